@@ -1,0 +1,47 @@
+"""Everything that clpu refuses, as types; catch `clpu.Error` for all of them.
+
+A message says what was given, what was expected and what to do. A refused request changes nothing.
+"""
+
+
+class Error(Exception):
+    """The base of every error that clpu raises on purpose."""
+
+
+class BadRequest(Error, ValueError):
+    """A request or a stream of requests cannot be read: unknown letter, missing name, unsuitable task name."""
+
+
+class UnknownTask(Error, KeyError):
+    """The agent has no such task: it was never learned, or it was forgotten (the two look the same)."""
+
+    def __str__(self) -> str:  # KeyError would print the message's repr
+        return str(self.args[0]) if self.args else ""
+
+
+class AlreadyLearned(Error, ValueError):
+    """The task is alive already, so it cannot be learned a second time."""
+
+
+class CannotForgetRemembered(Error, ValueError):
+    """The task was remembered for good (R); only temporary tasks (T) can be forgotten."""
+
+
+class BadData(Error, ValueError):
+    """Inputs or labels are unusable: shape, type, NaN, too few classes."""
+
+
+class BadNetwork(Error, ValueError):
+    """The network is unknown, or the user's module does not map inputs to features."""
+
+
+class BadSetting(Error, ValueError):
+    """A setting of the method or of training is unknown or out of range."""
+
+
+class BadState(Error, ValueError):
+    """A saved state is damaged, not ours, or of another version."""
+
+
+class Interrupted(Error):
+    """A request was stopped half-way (by the caller's progress function); the agent is as it was before."""
