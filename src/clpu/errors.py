@@ -43,5 +43,3 @@ class BadState(Error, ValueError):
     """A saved state is damaged, not ours, or of another version."""
 
 
-class Interrupted(Error):
-    """A request was stopped half-way (by the caller's progress function); the agent is as it was before."""
