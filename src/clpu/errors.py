@@ -39,7 +39,9 @@ class BadSetting(Error, ValueError):
     """A setting of the method or of training is unknown or out of range."""
 
 
+class Diverged(Error, ArithmeticError):
+    """Training ended in NaN or infinity; the agent is as it was before. A lower learning rate may help."""
+
+
 class BadState(Error, ValueError):
     """A saved state is damaged, not ours, or of another version."""
-
-
