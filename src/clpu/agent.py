@@ -19,7 +19,7 @@ from clpu.methods import METHODS, Method
 from clpu.networks.blueprint import Blueprint
 from clpu.requests import Entry, Instruction, Request, check_name
 from clpu.settings import known, make, refuse_unknown
-from clpu.snapshot import FORMAT, VERSION, Snapshot, read_state, state_meta, state_tensors
+from clpu.snapshot import FORMAT, VERSION, Snapshot, main_tensors, read_state, state_meta, state_tensors, task_tensors
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Agent:
 
     @property
     def tasks(self) -> dict[str, str]:
-        """The tasks alive, in the order in which they were learned, and whether each is remembered ("R") or temporary ("T")."""
+        """The tasks alive, in the order in which they were learned: "R" remembered, "T" temporary."""
         return {task: entry.status.value for task, entry in self._method.ledger.entries.items()}
 
     @property
@@ -161,7 +161,7 @@ class Agent:
         logits = self._logits(task, x, None)
         labels = torch.tensor(self.labels(task), device=logits.device)
         right = labels[logits.argmax(-1)] == read_labels(y, logits.shape[1]).to(logits.device)
-        share = right.float().mean(-1).cpu().numpy()
+        share = right.double().mean(-1).cpu().numpy()
         return share if self._population else float(share[0])
 
     def logits(self, task: str, x: Any, classes: int | None = None) -> Tensor:
@@ -175,18 +175,9 @@ class Agent:
 
     def storage(self) -> dict[str, Any]:
         """Bytes kept: {"main": …, "tasks": {task: …}}; main is what all remembered tasks share, heads included."""
-        sizes: dict[str, Any] = {"main": 0, "tasks": dict.fromkeys(self.tasks, 0)}
         state = self._method.state
-        for name, tensor in state_tensors(dataclasses.replace(state, isolated={}, memories={}, extras={})).items():
-            assert name
-            sizes["main"] += tensor.nbytes
-        for task in self.tasks:
-            parts = [part.tensors().values() for part in (state.memories.get(task),) if part is not None]
-            parts.append(state.extras.get(task, {}).values())
-            own = dataclasses.replace(state, main=state.isolated.get(task), isolated={}, memories={}, extras={})
-            parts.append(state_tensors(own).values())
-            sizes["tasks"][task] = sum(tensor.nbytes for part in parts for tensor in part)
-        return sizes
+        tasks = {task: sum(t.nbytes for t in task_tensors(state, task).values()) for task in state.ledger}
+        return {"main": sum(t.nbytes for t in main_tensors(state).values()), "tasks": tasks}
 
     def digest(self) -> str:
         """SHA-256 of the whole learned state: equal for equal states, whatever their history."""
@@ -225,14 +216,13 @@ class Agent:
         snapshot = Snapshot.from_bytes(state) if isinstance(state, bytes) else state
         meta = snapshot.meta
         if meta.get("format") != FORMAT or meta.get("version") != VERSION:
-            raise BadState(
-                f"expected a {FORMAT} state of version {VERSION}, got {meta.get('format')!r:.40} {meta.get('version')!r:.40}"
-            )
+            found = f"{meta.get('format')!r:.40} {meta.get('version')!r:.40}"
+            raise BadState(f"expected a {FORMAT} state of version {VERSION}, got {found}")
         try:
             name, seeds, settings = meta["network"], meta["seeds"], meta["settings"]
             if (name == "module") != (network is not None):
                 raise BadState(
-                    f"the saved agent's network is {name!r:.40}; hand in network= if and only if it is your module"
+                    f"the saved agent's network is {name!r:.40}; hand in network= only for a module of your own"
                 )
             agent = cls(
                 method or meta["method"],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clpu.randomness import rand
 from clpu.training import Batch, Batches
 
 #: For how many steps rehearsal draws its numbers in one go.
@@ -53,11 +54,11 @@ def survivors(length: int, size: int, source: torch.Generator) -> Tensor:
     >>> survivors(3, 5, torch.Generator().manual_seed(0)).tolist()
     [0, 1, 2]
     """
-    position = torch.arange(length)
-    draw = (torch.rand(length, dtype=torch.float64, generator=source) * (position + 1)).long()
+    position = torch.arange(length, device="cpu")
+    draw = (rand(length, source=source, dtype=torch.float64) * (position + 1)).long()
     slot = torch.where(position < size, position, draw)
     taken = slot < size
-    last = torch.zeros(min(size, length), dtype=torch.long)
+    last = position.new_zeros(min(size, length))
     return last.scatter_reduce_(0, slot[taken], position[taken], "amax")
 
 
@@ -72,7 +73,7 @@ class Reservoir:
         order = self.places.flatten().argsort()
         self._slots = order
         bounds = torch.searchsorted(
-            self.places.flatten()[order], torch.tensor([*batches.starts, batches.examples_seen])
+            self.places.flatten()[order], self.places.new_tensor([*batches.starts, batches.examples_seen])
         )
         self._bounds: list[int] = bounds.tolist()
 
@@ -132,7 +133,7 @@ class Rehearsal:
         """Row numbers (steps, K·share) into the memory seen as one table over all replicas."""
         share = min(self.share, len(memory))
         drawn = [
-            torch.rand(STEPS_AT_ONCE, len(memory), generator=source).topk(share).indices + k * len(memory)
+            rand(STEPS_AT_ONCE, len(memory), source=source).topk(share).indices + k * len(memory)
             for k, source in enumerate(self.sources)
         ]
         return torch.cat(drawn, 1).to(self.device)

@@ -23,7 +23,7 @@ def generator(seed: int, task: str | None, purpose: str) -> torch.Generator:
     """
     key = json.dumps([int(seed), task, purpose], ensure_ascii=True).encode()
     number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
-    return torch.Generator().manual_seed(number)
+    return torch.Generator("cpu").manual_seed(number)
 
 
 def generators(seeds: Sequence[int], task: str | None, purpose: str) -> list[torch.Generator]:
@@ -31,7 +31,12 @@ def generators(seeds: Sequence[int], task: str | None, purpose: str) -> list[tor
     return [generator(seed, task, purpose) for seed in seeds]
 
 
+def rand(*shape: int, source: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers from U(0, 1), whatever torch's default type and device may be."""
+    return torch.rand(shape, generator=source, dtype=dtype, device="cpu")
+
+
 def uniform(shape: Sequence[int], bound: float, sources: Sequence[torch.Generator]) -> Tensor:
     """Numbers from U(-bound, bound) of shape (replicas, *shape), replica k's from source k."""
-    draws = [torch.rand(tuple(shape), generator=source) for source in sources]
+    draws = [rand(*shape, source=source) for source in sources]
     return torch.stack(draws).mul_(2 * bound).sub_(bound)

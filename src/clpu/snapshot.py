@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -35,7 +35,13 @@ class Snapshot:
 
     def to_bytes(self) -> bytes:
         """One safetensors file, `meta` in its header. Equal states give equal bytes."""
-        plain = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
+        plain: dict[str, Tensor] = {}
+        places: set[int] = set()
+        for name, tensor in self.tensors.items():
+            plain[name] = tensor.detach().cpu().contiguous()
+            if plain[name].data_ptr() in places:  # safetensors wants each tensor in memory of its own
+                plain[name] = plain[name].clone()
+            places.add(plain[name].data_ptr())
         return safetensors.torch.save(plain, {FORMAT: canonical(self.meta)})
 
     @classmethod
@@ -73,31 +79,39 @@ def state_meta(state: State) -> dict[str, Any]:
     return {"inputs": inputs, "ledger": ledger}
 
 
+def main_tensors(state: State) -> dict[str, Tensor]:
+    """The main network, with its heads."""
+    return {} if state.main is None else {f"main/{name}": t for name, t in _network_tensors(state.main).items()}
+
+
+def task_tensors(state: State, task: str) -> dict[str, Tensor]:
+    """All that stands under one task's name: an isolated network, a memory, extras."""
+    parts: dict[str, Mapping[str, Tensor]] = {}
+    if task in state.isolated:
+        parts["network"] = _network_tensors(state.isolated[task])
+    if task in state.memories:
+        parts["memory"] = state.memories[task].tensors()
+    parts["extra"] = state.extras.get(task, {})
+    return {f"task/{encode(task)}/{part}/{n}": t for part, tensors in parts.items() for n, t in tensors.items()}
+
+
 def state_tensors(state: State) -> dict[str, Tensor]:
-    """Every tensor of a state by name. A task's name is percent-encoded, so that `/` only ever separates."""
-    named: dict[str, Tensor] = {}
-    for prefix, network in _networks(state):
-        named |= {f"{prefix}/body/{name}": t for name, t in network.body.tensors().items()}
-        for task, head in network.heads.items():
-            named |= {
-                f"{prefix}/head/{encode(task)}/weight": head.weight,
-                f"{prefix}/head/{encode(task)}/bias": head.bias,
-            }
-    for task, memory in state.memories.items():
-        named |= {f"memory/{encode(task)}/{name}": t for name, t in memory.tensors().items()}
-    for task, extras in state.extras.items():
-        named |= {f"extra/{encode(task)}/{name}": t for name, t in extras.items()}
+    """Every tensor of a state by name."""
+    named = main_tensors(state)
+    for task in state.ledger:
+        named |= task_tensors(state, task)
     return named
 
 
-def _networks(state: State) -> Iterator[tuple[str, Network]]:
-    if state.main is not None:
-        yield "main", state.main
-    for task, network in state.isolated.items():
-        yield f"isolated/{encode(task)}", network
+def _network_tensors(network: Network) -> dict[str, Tensor]:
+    named = {f"body/{name}": t for name, t in network.body.tensors().items()}
+    for task, head in network.heads.items():
+        named |= {f"head/{encode(task)}/weight": head.weight, f"head/{encode(task)}/bias": head.bias}
+    return named
 
 
 def encode(task: str) -> str:
+    """A task's name in a tensor's name: percent-encoded, so that `/` only ever separates."""
     return quote(task, safe="")
 
 
@@ -133,32 +147,29 @@ class _Reader:
         self.device = method.device
 
     def read(self, tensors: dict[str, Tensor]) -> None:
-        tree: dict[str, Any] = {}
+        main: dict[str, Tensor] = {}
+        by_task: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in self.state.ledger}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition("/")
-            owner = ""
-            if kind != "main":
-                quoted, _, rest = rest.partition("/")
-                owner = unquote(quoted)
-                if owner not in self.state.ledger:
-                    raise BadState(f"tensor {name!r:.100} belongs to no task in the ledger")
-            tree.setdefault(kind, {}).setdefault(owner, {})[rest] = tensor.to(self.device)
-        for owner, parts in tree.pop("main", {}).items():
-            self.state.main = self._network(parts, owner or None)
-        # In the ledger's order, which is the order in which methods go through them.
-        ordered = {
-            kind: {t: tree.get(kind, {}).get(t) for t in self.state.ledger} for kind in ("isolated", "memory", "extra")
-        }
-        unknown = set(tree) - set(ordered)
-        if unknown:
-            raise BadState(f"the saved state has unknown parts: {sorted(unknown)[:5]}")
-        self.state.isolated = {t: self._network(p, t) for t, p in ordered["isolated"].items() if p}
-        self.state.memories = {t: self._memory(p, t) for t, p in ordered["memory"].items() if p}
-        for task, parts in ordered["extra"].items():
-            if parts:
-                for name, tensor in parts.items():
-                    self._check(f"extra {name}", tensor, (torch.float32,), tuple(tensor.shape[1:]))
-                self.state.extras[task] = parts
+            if kind == "main":
+                main[rest] = tensor.to(self.device)
+                continue
+            quoted, _, rest = rest.partition("/")
+            part, _, rest = rest.partition("/")
+            task = unquote(quoted)
+            if kind != "task" or part not in ("network", "memory", "extra") or task not in by_task:
+                raise BadState(f"tensor {name!r:.100} belongs to no part of the state and to no task in the ledger")
+            by_task[task].setdefault(part, {})[rest] = tensor.to(self.device)
+        if main:
+            self.state.main = self._network(main)
+        for task, parts in by_task.items():
+            if "network" in parts:
+                self.state.isolated[task] = self._network(parts["network"])
+            if "memory" in parts:
+                self.state.memories[task] = self._memory(parts["memory"], task)
+            for name, tensor in parts.get("extra", {}).items():
+                self._check(f"extra {name}", tensor, (torch.float32,), tuple(tensor.shape[1:]))
+                self.state.extras.setdefault(task, {})[name] = tensor
 
     def _check(self, what: str, tensor: Tensor, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...]) -> None:
         if tensor.dtype not in dtypes or tuple(tensor.shape) != (len(self.method.seeds), *shape):
@@ -167,9 +178,9 @@ class _Reader:
                 f"got {tuple(tensor.shape)} of {tensor.dtype}"
             )
 
-    def _network(self, parts: dict[str, Tensor], task: str | None) -> Network:
+    def _network(self, parts: dict[str, Tensor]) -> Network:
         assert self.state.inputs is not None
-        fresh = self.method.blueprint.body(self.state.inputs, self.method.seeds, task)
+        fresh = self.method.blueprint.body(self.state.inputs, self.method.seeds)
         expected = fresh.tensors()
         found = {n.removeprefix("body/"): t for n, t in parts.items() if n.startswith("body/")}
         if found.keys() != expected.keys():

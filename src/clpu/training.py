@@ -74,7 +74,9 @@ class Batches:
         x, y = self.data.x, self.data.y
         step = start = 0
         for _ in range(self.epochs):
-            order = torch.stack([torch.randperm(len(self.data), generator=source) for source in self.sources])
+            order = torch.stack(
+                [torch.randperm(len(self.data), generator=source, device="cpu") for source in self.sources]
+            )
             for index in order.split(self.sizes, dim=1):
                 rows = index.reshape(-1).to(x.device)
                 shape = index.shape
@@ -107,12 +109,13 @@ def fit(
     progress: Callable[[int, int], None] | None = None,
 ) -> Network:
     """Descend once for each step on `loss(network, step)`, in a copy; the network given is left as it is."""
-    learner = network.trainable(descent)
     total = len(steps)
-    for done, step in enumerate(steps, 1):
-        learner.descend(loss(learner, step))
-        if progress is not None:
-            progress(done, total)
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
+        learner = network.trainable(descent)
+        for done, step in enumerate(steps, 1):
+            learner.descend(loss(learner, step))
+            if progress is not None:
+                progress(done, total)
     trained = learner.settled()
     if not trained.is_finite():
         raise Diverged(f"training ended in NaN or infinity after {total} steps; try a lower lr than {descent.lr}")

@@ -12,6 +12,7 @@ from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
 from clpu.methods.lwf import Distilling, LwFSettings
 from clpu.networks.network import Network, to_float
+from clpu.randomness import rand
 from clpu.settings import setting
 from clpu.training import Batch, Examples
 
@@ -36,13 +37,16 @@ class LSF(Consolidating, Distilling):
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         before, past = self.main, list(self.ledger)
         shape = data.x.shape[1:]
-        draws = [torch.randn(data.classes, *shape, generator=g) for g in self.sources(task, "codes")]
+        draws = [
+            torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
+            for g in self.sources(task, "codes")
+        ]
         codes = torch.stack(draws).to(self.device)
         mixing = self.sources(task, "mixing")
 
         def loss(net: Network, batch: Batch) -> Tensor:
             x = to_float(batch.x)
-            mixed = mix(x, codes, batch.y, torch.stack([torch.rand(x.shape[1], generator=g) for g in mixing]))
+            mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
             remembered = [(t, self.extras[t]["codes"]) for t in past]
             outputs = net.logits((task, x), (task, mixed), *((t, x) for t in past), *remembered)
             new = mean(cross_entropy(h, batch.y) for h in outputs[:2])

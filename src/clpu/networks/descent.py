@@ -78,7 +78,7 @@ class Linear:
         if descent is None:
             out = torch.baddbmm(self.bias, x, self.weight)
             return out.relu_() if self.relu else out
-        recorded: Tensor = _DescendingLinear.apply(x, descent.anchor, self, descent)  # type: ignore[no-untyped-call]
+        recorded: Tensor = _DescendingLinear.apply(x, descent.anchor, self, descent)
         return recorded
 
     def clone(self) -> Linear:

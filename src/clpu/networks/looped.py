@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
+from clpu.randomness import rand
 
 
 class Looped(Body):
@@ -47,10 +48,14 @@ class Looped(Body):
             tensors: dict[str, Tensor] = {}
             for name, like in skeleton.named_parameters():
                 if isinstance(own[name], nn.BatchNorm2d):
-                    tensors[name] = torch.ones(like.shape) if name.endswith("weight") else torch.zeros(like.shape)
+                    tensors[name] = (
+                        torch.ones(like.shape, dtype=torch.float32)
+                        if name.endswith("weight")
+                        else torch.zeros(like.shape, dtype=torch.float32)
+                    )
                 else:
                     bound = 1 / math.sqrt(math.prod(like.shape[1:]))
-                    tensors[name] = torch.rand(like.shape, generator=source).mul_(2 * bound).sub_(bound)
+                    tensors[name] = rand(*like.shape, source=source).mul_(2 * bound).sub_(bound)
             for name, buffer in skeleton.named_buffers():
                 start = torch.ones if name.endswith("running_var") else torch.zeros
                 tensors[name] = start(buffer.shape, dtype=buffer.dtype)

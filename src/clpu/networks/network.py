@@ -66,7 +66,7 @@ class Network:
         """One step of the descent that this network was made trainable for."""
         if self.descent is None:
             raise RuntimeError("this network is not being trained")
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if not self.descent.head_only:
             self.body.descend(self.descent)
         self._open = False
