@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from strategies import streams
 
 import clpu
 from clpu.testing import TINY, make_task, play
+from strategies import streams
 
 EXACT = [name for name, method in clpu.METHODS.items() if method.exact]
 LEAKY = [name for name, method in clpu.METHODS.items() if not method.exact]

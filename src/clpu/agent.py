@@ -258,7 +258,8 @@ class Agent:
         before = self._method.state
         self._method.state, self._request = before.copy(), request
         try:
-            yield
+            with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
+                yield
         except BaseException:
             self._method.state = before
             raise

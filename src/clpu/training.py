@@ -110,12 +110,11 @@ def fit(
 ) -> Network:
     """Descend once for each step on `loss(network, step)`, in a copy; the network given is left as it is."""
     total = len(steps)
-    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
-        learner = network.trainable(descent)
-        for done, step in enumerate(steps, 1):
-            learner.descend(loss(learner, step))
-            if progress is not None:
-                progress(done, total)
+    learner = network.trainable(descent)
+    for done, step in enumerate(steps, 1):
+        learner.descend(loss(learner, step))
+        if progress is not None:
+            progress(done, total)
     trained = learner.settled()
     if not trained.is_finite():
         raise Diverged(f"training ended in NaN or infinity after {total} steps; try a lower lr than {descent.lr}")
