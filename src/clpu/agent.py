@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -220,17 +220,17 @@ class Agent:
             raise BadState(f"expected a {FORMAT} state of version {VERSION}, got {found}")
         try:
             name, seeds, settings = meta["network"], meta["seeds"], meta["settings"]
+            if not (isinstance(name, str) and isinstance(seeds, list) and isinstance(settings, dict)):
+                raise TypeError("network must be a name, seeds a list and settings an object")
             if (name == "module") != (network is not None):
-                raise BadState(
-                    f"the saved agent's network is {name!r:.40}; hand in network= only for a module of your own"
-                )
+                raise BadState(f"the saved agent's network is {name!r:.40}; hand in network= only if it is your own")
             agent = cls(
                 method or meta["method"],
                 network if network is not None else name,
                 seeds=seeds,
                 device=device,
                 progress=progress,
-                **_as_settings(settings),
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()},
             )
         except (BadSetting, KeyError, TypeError) as error:
             raise BadState(f"the saved description cannot be used: {error!s:.300}") from None
@@ -324,7 +324,3 @@ def _device(device: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         raise BadSetting(f"device {device!r:.40} cannot be used here: {str(error).splitlines()[0]:.200}") from None
     return chosen
-
-
-def _as_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(k): tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

@@ -65,7 +65,7 @@ def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> N
     for name in values:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise BadSetting(f"there is no setting {name!r}{hint} Known settings: {', '.join(sorted(fields))}")
 
 
