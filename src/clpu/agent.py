@@ -219,22 +219,25 @@ class Agent:
             found = f"{meta.get('format')!r:.40} {meta.get('version')!r:.40}"
             raise BadState(f"expected a {FORMAT} state of version {VERSION}, got {found}")
         try:
+            if meta.keys() != cls(method or meta["method"]).state().meta.keys():
+                raise TypeError(f"unexpected entries {sorted(meta.keys())}")
             name, seeds, settings = meta["network"], meta["seeds"], meta["settings"]
             if not (isinstance(name, str) and isinstance(seeds, list) and isinstance(settings, dict)):
                 raise TypeError("network must be a name, seeds a list and settings an object")
             if (name == "module") != (network is not None):
                 raise BadState(f"the saved agent's network is {name!r:.40}; hand in network= only if it is your own")
+            options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
             agent = cls(
                 method or meta["method"],
                 network if network is not None else name,
                 seeds=seeds,
                 device=device,
                 progress=progress,
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()},
+                **options,
             )
         except (BadSetting, KeyError, TypeError) as error:
             raise BadState(f"the saved description cannot be used: {error!s:.300}") from None
-        agent._population = bool(meta.get("population"))
+        agent._population = meta["population"] is True
         agent._method.state = read_state(agent._method, snapshot)
         return agent
 
