@@ -17,7 +17,7 @@ pytestmark = pytest.mark.data
 
 
 def real(name: str) -> Dataset:
-    if not is_here(known(name)):
+    if not known(name).embedded and not is_here(known(name)):
         pytest.skip(f"{name} is not in the cache; run: clpu data get {name}")
     return load(name)
 
@@ -79,9 +79,9 @@ def test_the_official_idx_files_can_be_made_again_from_the_arrays(name: str) -> 
 
 # Which of the 20 coarse classes each of CIFAR-100's fine classes belongs to, in alphabetical order of both.
 COARSE = (
-    "4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7 6 13 15 3 15 0 11 1 10 12 14 16 9 11 5 5 19 8 8 15 13"
-    " 14 17 18 10 16 4 17 4 2 0 17 4 18 17 10 3 2 12 12 16 12 1 9 19 2 10 0 1 16 12 9 13 15 13 16 19 2 4 6 19 5 5 8"
-    " 19 18 1 2 15 6 0 17 8 14 13"
+    "4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7 6 13 15 3 15 0 11 1 10 12 14 16 9 11 5 5 19 8"
+    " 8 15 13 14 17 18 10 16 4 17 4 2 0 17 4 18 17 10 3 2 12 12 16 12 1 9 19 2 10 0 1 16 12 9 13 15 13 16 19"
+    " 2 4 6 19 5 5 8 19 18 1 2 15 6 0 17 8 14 13"
 )
 
 
