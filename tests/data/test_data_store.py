@@ -120,6 +120,13 @@ def test_a_file_that_holds_python_objects_is_refused(stored: Path) -> None:
         loading.load(tiny.GREY)
 
 
+def test_getting_what_is_here_writes_nothing_so_a_cache_may_be_read_only(stored: Path) -> None:
+    (stored.parent / f".{tiny.GREY}.lock").unlink()
+    before = {path: path.stat().st_mtime_ns for path in (stored.parent, *stored.parent.rglob("*"))}
+    assert fetch.get(tiny.GREY).already
+    assert {path: path.stat().st_mtime_ns for path in (stored.parent, *stored.parent.rglob("*"))} == before
+
+
 def test_a_copied_cache_is_verified_once_and_then_trusted(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

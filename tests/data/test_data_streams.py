@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import clpu.data
 from clpu.data import STREAMS, load, tasks
 from clpu.data.errors import NotHere, UnknownStream
 from clpu.data.streams import _rotation, rotation_angle
@@ -133,6 +134,14 @@ def test_an_unknown_stream_is_told_the_known_ones() -> None:
 def test_a_stream_over_data_that_are_not_here_names_the_command_that_gets_them(stream: str) -> None:
     with pytest.raises(NotHere, match=f"clpu data get {stream.partition('-')[2]}"):
         tasks(stream)
+
+
+def test_the_package_offers_what_it_promises() -> None:
+    for name in clpu.data.__all__:
+        assert getattr(clpu.data, name) is not None
+    assert clpu.data.names()[0] == "mnist"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = clpu.data.nothing
 
 
 def test_digits_are_scaled_and_divided_class_by_class() -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clpu.data.catalog import known, names
-from clpu.data.names import STREAMS
+from clpu.data.catalog import STREAMS, known, names
 
 if TYPE_CHECKING:
     from clpu.data.fetch import Got, Step, get

@@ -310,6 +310,13 @@ _ALL = (
 
 DATASETS: dict[str, Known] = {entry.name: entry for entry in _ALL}
 
+STREAMS = (
+    *(f"{kind}-{name}" for name in ("mnist", "fashion", "digits") for kind in ("perm", "rot", "split")),
+    "split-cifar10",
+    "split-cifar100",
+)
+"""The names of all streams of tasks."""
+
 
 def names() -> tuple[str, ...]:
     """The names of all data sets.

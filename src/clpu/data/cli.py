@@ -203,25 +203,20 @@ def _shown() -> Iterator[Callable[[Step], None]]:
         yield plain
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("", total=None)
+    text, size = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[size]}")
+    columns = (SpinnerColumn(), text, BarColumn(bar_width=20), size, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("", total=None, size="")
 
         def drawn(step: Step) -> None:
-            text = f"{step.name}: {step.text}"
+            news = f"{step.name}: {step.text}"
             if step.failed:
-                bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                bar.console.print(news, markup=False, highlight=False, soft_wrap=True)
             else:
-                bar.update(line, description=text, completed=step.done, total=step.total or None)
+                size = f"{step.done / 1e6:,.1f} of {step.total / 1e6:,.1f} MB" if step.total else ""
+                bar.update(line, description=news, completed=step.done, total=step.total or None, size=size)
 
         yield drawn
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clpu.data.catalog import STREAMS
 from clpu.data.errors import UnknownStream
 from clpu.data.loading import Dataset, Split, load
-from clpu.data.names import STREAMS
 from clpu.errors import BadSetting, Error
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
