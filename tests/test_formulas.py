@@ -184,7 +184,7 @@ def test_a_temporary_network_starts_from_the_main_one_or_from_scratch():
         before = play("1R", name, seed=5, **SETTINGS)
         method = before._method
         head = method.blueprint.head(8, 3, [5], "2")
-        start = Plain(type(method.main)(start_of(method), {"2": head}))
+        start = Plain(type(method.main)(start_of(method), {"2": head}, method.main.pixels))
         after = before.copy()
         after.learn("2", *make_task("2"), temporary=True)
         batches = Batches(examples("2"), 2, 16, generators([5], "2", "order"))

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from clpu import Agent
-from clpu.testing import TINY, make_task
+from clpu import Agent, BadData, BadNetwork, BadSetting, Stream
+from clpu.testing import TINY, make_task, play
 from test_bad_input import Pairs
 
 X, Y = make_task("x")
@@ -106,3 +106,55 @@ def test_what_the_user_set_globally_makes_no_difference():
             assert learned(X, Y).digest() == expected
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def pictures(task="1"):
+    rng = np.random.default_rng([*task.encode()])
+    return rng.integers(0, 256, (24, 3, 8, 8), dtype=np.uint8), np.arange(24) % 2
+
+
+def test_mean_and_std_normalise_images_of_bytes_and_leave_floats_alone():
+    x, y = pictures()
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.25)
+    normalised = (x / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    inside, outside = learned(x, y, mean=mean, std=std), learned(normalised, y, mean=mean, std=std)
+    assert np.allclose(inside.predict("1", x), outside.predict("1", normalised), atol=1e-5)
+    assert not np.allclose(inside.predict("1", x), learned(x, y).predict("1", x), atol=1e-3)
+
+
+def test_augmentation_is_used_in_training_only_and_is_reproducible():
+    x, y = pictures()
+    augmented = learned(x, y, augment="crop-flip")
+    assert augmented.digest() == learned(x, y, augment="crop-flip").digest()
+    assert not np.allclose(augmented.predict("1", x), learned(x, y).predict("1", x))
+    assert (augmented.predict("1", x) == augmented.predict("1", x)).all()
+    # What is kept of a task are its images as they came, not as they were shown.
+    kept = augmented._method.memories["1"].x[0].numpy()
+    assert {image.tobytes() for image in kept} <= {image.tobytes() for image in x}
+
+
+@pytest.mark.parametrize("method", ["ind", "clpu-der++"])
+def test_augmented_training_forgets_exactly(method):
+    options = {"network": "resnet18", "width": 1, "epochs": 1, "augment": "crop-flip", "seeds": [1, 2]}
+    stream = Stream("1R 2T 3R 2F")
+    actual, never = (
+        play(stream, method, pictures, **options),
+        play(stream.counterfactual(), method, pictures, **options),
+    )
+    assert actual.digest() == never.digest()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"mean": (0.5,)}, BadSetting),
+        ({"mean": (0.5,), "std": (0.0,)}, BadSetting),
+        ({"mean": ("a",), "std": (1.0,)}, BadSetting),
+        ({"mean": (0.5,), "std": (0.5,)}, BadNetwork),
+        ({"augment": "crop-flip"}, BadData),
+        ({"augment": "blur"}, BadSetting),
+    ],
+)
+def test_normalisation_and_augmentation_that_do_not_fit_are_refused(options, error):
+    with pytest.raises(error):
+        learned(X, Y, **options)

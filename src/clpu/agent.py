@@ -87,6 +87,8 @@ class Agent:
         data = read_examples(x, y, *self._expectations())
         inputs = self._method.state.inputs or describe(data.x)
         self._method.blueprint.features(inputs)
+        if self._method.settings.augment != "none" and len(inputs.shape) != 3:
+            raise BadData(f"augmentation needs images (channels, height, width), got inputs of shape {inputs.shape}")
         with self._all_or_nothing(request):
             self._method.state.inputs = inputs
             self._method.learn(task, data, temporary)

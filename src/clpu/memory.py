@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clpu.randomness import rand
-from clpu.training import Batch, Batches
+from clpu.training import Augment, Batch, Batches, unchanged
 
 #: For how many steps rehearsal draws its numbers in one go.
 STEPS_AT_ONCE = 64
@@ -106,8 +106,9 @@ class Rehearsal:
         samples: int,
         sources: Sequence[torch.Generator],
         device: torch.device,
+        augment: Augment = unchanged,
     ) -> None:
-        self.memories = dict(memories)
+        self.memories, self.augment = dict(memories), augment
         self.share = max(1, samples // max(1, len(self.memories)))
         self.sources, self.device = list(sources), device
         self._drawn: dict[str, Tensor] = {}
@@ -125,7 +126,7 @@ class Rehearsal:
             x, y, logits = picked
             assert x is not None
             assert y is not None
-            samples.append(Sample(task, x, y, logits))
+            samples.append(Sample(task, self.augment(x), y, logits))
         self._step += 1
         return samples
 

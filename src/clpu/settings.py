@@ -37,6 +37,7 @@ class Training:
     batch_size: int = setting(32, "examples a step, at most", at_least=1)
     lr: float = setting(0.01, "learning rate of SGD", above=0)
     weight_decay: float = setting(0.0005, "weight decay of SGD", at_least=0)
+    augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
 
 
 def known(*classes: type) -> dict[str, dataclasses.Field[Any]]:
@@ -73,10 +74,7 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if typing.get_origin(kind) is tuple:
-        good = isinstance(value, (tuple, list)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
-        if not good:
-            raise BadSetting(f"{name} must be one or more positive whole numbers, got {value!r}")
-        return tuple(value)
+        return _checked_tuple(name, typing.get_args(kind)[0], value)
     if type(value) is not kind:
         raise BadSetting(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r:.80}")
     if kind is float and not math.isfinite(value):
@@ -89,3 +87,13 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if limits.get("above") is not None and value <= limits["above"]:
         raise BadSetting(f"{name} must be above {limits['above']}, got {value}")
     return value
+
+
+def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (tuple, list)):
+        if kind is int and value and all(type(v) is int and v > 0 for v in value):
+            return tuple(value)
+        if kind is float and all(type(v) in (int, float) and math.isfinite(v) for v in value):
+            return tuple(float(v) for v in value)
+    wanted = "one or more positive whole numbers" if kind is int else "finite numbers"
+    raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

@@ -208,7 +208,7 @@ class _Reader:
             self._check(f"{base}/weight", weight, (torch.float32,), (fresh.features, classes))
             self._check(f"{base}/bias", bias, (torch.float32,), (1, classes))
             heads[unquote(quoted)] = Linear(weight, bias)
-        return Network(fresh.with_tensors(found), heads)
+        return Network(fresh.with_tensors(found), heads, self.method.blueprint.pixels)
 
     def _memory(self, parts: dict[str, Tensor], task: str) -> Memory:
         assert self.state.inputs is not None

@@ -42,6 +42,14 @@ class Batch:
     start: int
 
 
+Augment = Callable[[Tensor], Tensor]
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """Inputs as they are: no augmentation."""
+    return x
+
+
 class Batches:
     """Some passes over a task's data, each replica in an order of its own.
 
@@ -49,8 +57,15 @@ class Batches:
     (which BatchNorm could not take).
     """
 
-    def __init__(self, data: Examples, epochs: int, batch_size: int, sources: Sequence[torch.Generator]) -> None:
-        self.data, self.epochs, self.sources = data, epochs, list(sources)
+    def __init__(
+        self,
+        data: Examples,
+        epochs: int,
+        batch_size: int,
+        sources: Sequence[torch.Generator],
+        augment: Augment = unchanged,
+    ) -> None:
+        self.data, self.epochs, self.sources, self.augment = data, epochs, list(sources), augment
         count = math.ceil(len(data) / batch_size)
         self.sizes = [len(data) // count + (i < len(data) % count) for i in range(count)]
 
@@ -81,7 +96,7 @@ class Batches:
                 rows = index.reshape(-1).to(x.device)
                 shape = index.shape
                 yield Batch(
-                    x.index_select(0, rows).view(*shape, *x.shape[1:]),
+                    self.augment(x.index_select(0, rows).view(*shape, *x.shape[1:])),
                     y.index_select(0, rows).view(shape),
                     index,
                     step,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from clpu.augment import crop_and_flip
 from clpu.errors import BadSetting
 from clpu.memory import Memory, Rehearsal, Reservoir
 from clpu.networks.blueprint import Blueprint, Inputs
@@ -18,7 +19,7 @@ from clpu.networks.network import Network
 from clpu.randomness import generators
 from clpu.requests import Ledger
 from clpu.settings import Training
-from clpu.training import Batches, Examples, Step, Steps, fit
+from clpu.training import Augment, Batches, Examples, Step, Steps, fit, unchanged
 
 #: The methods by name, in the order of the paper's tables.
 METHODS: dict[str, type[Method]] = {}
@@ -154,7 +155,15 @@ class Method(ABC):
 
     def batches(self, task: str, data: Examples, purpose: str = "order") -> Batches:
         """The passes over a task's data that one learning makes."""
-        return Batches(data, self.settings.epochs, self.settings.batch_size, self.sources(task, purpose))
+        augment = self.augmentation(task, purpose)
+        return Batches(data, self.settings.epochs, self.settings.batch_size, self.sources(task, purpose), augment)
+
+    def augmentation(self, task: str, purpose: str) -> Augment:
+        """What `settings.augment` does to a batch of images (K, batch, channels, height, width)."""
+        if self.settings.augment == "none":
+            return unchanged
+        sources = self.sources(task, f"augment {purpose}")
+        return lambda x: crop_and_flip(x, sources)
 
     def reservoir(self, task: str, batches: Batches) -> Reservoir:
         """An empty memory for a task that is about to be learned."""
@@ -162,7 +171,8 @@ class Method(ABC):
 
     def rehearsal(self, memories: Mapping[str, Memory], task: str, purpose: str) -> Rehearsal:
         """Draws from memories, `settings.rehearsed` examples a step."""
-        return Rehearsal(memories, self.settings.rehearsed, self.sources(task, purpose), self.device)
+        augment = self.augmentation(task, purpose)
+        return Rehearsal(memories, self.settings.rehearsed, self.sources(task, purpose), self.device, augment)
 
     def fit(
         self,

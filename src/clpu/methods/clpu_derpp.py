@@ -78,4 +78,4 @@ class CLPUDERpp(CLPUDERppScratch):
     name = "clpu-der++"
 
     def start(self, task: str) -> Network:
-        return Network(self.main.body, {})
+        return self.main.without_heads()

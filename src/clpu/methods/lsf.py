@@ -11,7 +11,7 @@ from clpu.losses import cross_entropy, mean
 from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
 from clpu.methods.lwf import Distilling, LwFSettings
-from clpu.networks.network import Network, to_float
+from clpu.networks.network import Network
 from clpu.randomness import rand
 from clpu.settings import setting
 from clpu.training import Batch, Examples
@@ -45,7 +45,7 @@ class LSF(Consolidating, Distilling):
         mixing = self.sources(task, "mixing")
 
         def loss(net: Network, batch: Batch) -> Tensor:
-            x = to_float(batch.x)
+            x = net.pixels(batch.x)
             mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
             remembered = [(t, self.extras[t]["codes"]) for t in past]
             outputs = net.logits((task, x), (task, mixed), *((t, x) for t in past), *remembered)

@@ -9,30 +9,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clpu.errors import BadNetwork
+from clpu.errors import BadNetwork, BadSetting
 from clpu.networks.body import Body
 from clpu.networks.descent import Linear
 from clpu.networks.looped import Looped
 from clpu.networks.mlp import MLP, fresh_linear
-from clpu.networks.network import Network, to_float
+from clpu.networks.network import Network, Pixels
 from clpu.networks.resnet import ResNet18
 from clpu.randomness import generators
 from clpu.settings import make, setting
 
 
 @dataclass(frozen=True)
-class MLPSettings:
+class PixelSettings:
+    mean: tuple[float, ...] = setting((), "mean of each channel, for images of bytes scaled to 0 … 1")
+    std: tuple[float, ...] = setting((), "standard deviation of each channel")
+
+
+@dataclass(frozen=True)
+class MLPSettings(PixelSettings):
     hidden: tuple[int, ...] = setting((100, 100), "units of the hidden layers")
 
 
 @dataclass(frozen=True)
-class ResNetSettings:
+class ResNetSettings(PixelSettings):
     width: int = setting(64, "filters of the first stage", at_least=1)
-
-
-@dataclass(frozen=True)
-class ModuleSettings:
-    pass
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Blueprint:
         if isinstance(network, nn.Module):
             self.name = "module"
             self.module: nn.Module | None = network
-            self.settings: Any = make(ModuleSettings, options)
+            self.settings: Any = make(PixelSettings, options)
         elif isinstance(network, str) and network in NETWORKS:
             self.name, self.module = network, None
             self.settings = make(NETWORKS[network], options)
@@ -62,13 +63,16 @@ class Blueprint:
                 f"network must be one of {', '.join(NETWORKS)} or a torch.nn.Module that maps inputs to features, "
                 f"got {network!r:.80}"
             )
+        self.pixels = Pixels(self.settings.mean, self.settings.std)
+        if len(self.pixels.mean) != len(self.pixels.std) or any(s <= 0 for s in self.pixels.std):
+            raise BadSetting(f"mean and std must have one number a channel, std above 0, got {self.pixels}")
         self.device = device
         self._probed: dict[Inputs, int] = {}
 
     @staticmethod
     def settings_class(network: object) -> type:
         """The settings that a network has; none for a user's own module."""
-        return NETWORKS.get(network, ModuleSettings) if isinstance(network, str) else ModuleSettings
+        return NETWORKS.get(network, PixelSettings) if isinstance(network, str) else PixelSettings
 
     def body(self, inputs: Inputs, seeds: Sequence[int], task: str | None = None) -> Body:
         """A fresh body a replica: the main one, or the one of a task. A user's module starts as the user made it."""
@@ -88,10 +92,14 @@ class Blueprint:
 
     def network(self, inputs: Inputs, seeds: Sequence[int], task: str | None = None) -> Network:
         """A fresh network without heads."""
-        return Network(self.body(inputs, seeds, task), {})
+        return Network(self.body(inputs, seeds, task), {}, self.pixels)
 
     def features(self, inputs: Inputs) -> int:
         """How many features a body gives for such inputs; `BadNetwork` if it cannot take them."""
+        if self.pixels.mean and (len(inputs.shape) != 3 or inputs.shape[0] != len(self.pixels.mean)):
+            raise BadNetwork(
+                f"mean and std are for images of {len(self.pixels.mean)} channels, got inputs of shape {inputs.shape}"
+            )
         if self.module is not None:
             if inputs not in self._probed:
                 dtype = torch.int64 if inputs.integer else torch.float32
@@ -113,7 +121,7 @@ def probe(module: nn.Module, x: Tensor) -> int:
     try:
         module.eval()
         with torch.no_grad():
-            out = module(to_float(x))
+            out = module(x)
     except Exception as error:
         raise BadNetwork(f"the module failed on inputs of shape {tuple(x.shape)}: {error}") from error
     finally:

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from clpu.augment import normalise
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
 
 #: How many rows go through a body at once when nothing is being trained.
 ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What becomes of bytes: numbers from 0 to 1, then (x - mean) / std per channel if these are set.
+
+    Anything but bytes is left alone.
+
+    >>> Pixels(mean=(0.5,), std=(0.25,))(torch.full((1, 1, 1, 1, 1), 255, dtype=torch.uint8)).item()
+    2.0
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8:
+            return x
+        return normalise(x, self.mean, self.std) if self.mean else x.to(torch.float32).mul_(1 / 255)
 
 
 class Network:
@@ -20,8 +41,8 @@ class Network:
     A network is a value: training goes on in a copy (`trainable`), and what an agent holds never changes.
     """
 
-    def __init__(self, body: Body, heads: Mapping[str, Linear], descent: Descent | None = None) -> None:
-        self.body, self.heads, self.descent = body, dict(heads), descent
+    def __init__(self, body: Body, heads: Mapping[str, Linear], pixels: Pixels, descent: Descent | None = None) -> None:
+        self.body, self.heads, self.pixels, self.descent = body, dict(heads), pixels, descent
         self._open = False
 
     def logits(self, *parts: tuple[str, Tensor]) -> list[Tensor]:
@@ -54,7 +75,7 @@ class Network:
 
     def features(self, *inputs: Tensor, descent: Descent | None = None) -> list[Tensor]:
         """The body's output for each input, in one pass."""
-        x = join(inputs)
+        x = self._joined(inputs)
         if descent is not None and descent.head_only:
             with torch.no_grad():
                 out = self.body.forward(x)
@@ -73,11 +94,12 @@ class Network:
 
     def trainable(self, descent: Descent) -> Network:
         """A copy that `descend` changes."""
-        return Network(self.body.trainable(), {t: head.clone() for t, head in self.heads.items()}, descent)
+        heads = {t: head.clone() for t, head in self.heads.items()}
+        return Network(self.body.trainable(), heads, self.pixels, descent)
 
     def settled(self) -> Network:
         """The network, no longer to be trained."""
-        return Network(self.body.settled(), self.heads)
+        return Network(self.body.settled(), self.heads, self.pixels)
 
     def is_finite(self) -> bool:
         """Whether no parameter has become NaN or infinite."""
@@ -85,38 +107,36 @@ class Network:
         return all(bool(t.sum().isfinite()) for t in tensors)
 
     def with_head(self, task: str, head: Linear) -> Network:
-        return Network(self.body, {**self.heads, task: head})
+        return Network(self.body, {**self.heads, task: head}, self.pixels)
 
     def without_head(self, task: str) -> Network:
-        return Network(self.body, {t: head for t, head in self.heads.items() if t != task})
+        return Network(self.body, {t: head for t, head in self.heads.items() if t != task}, self.pixels)
+
+    def without_heads(self) -> Network:
+        return Network(self.body, {}, self.pixels)
 
     @torch.no_grad()
     def evaluate(self, head: Linear, x: Tensor) -> Tensor:
         """Outputs (K, n, classes) of one head for inputs (n, *input) that all replicas share."""
-        pieces = [
-            head(self.body.forward(to_float(c).expand(self.body.replicas, *c.shape))) for c in x.split(ROWS_AT_ONCE)
-        ]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        outputs = []
+        for some in x.split(ROWS_AT_ONCE):
+            floats = self.pixels(some)
+            outputs.append(head(self.body.forward(floats.expand(self.body.replicas, *floats.shape))))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     @torch.no_grad()
     def fisher(self, task: str, x: Tensor, y: Tensor, rows: int = 256) -> dict[str, Tensor]:
         """F = 1/n Σ p(y|x)·(∂ log p(y|x) / ∂θ)² over the examples, with the task's own outputs only."""
         total: dict[str, Tensor] = {}
         for some_x, some_y in zip(x.split(rows), y.split(rows)):
-            for name, value in self.body.fisher(to_float(some_x), some_y, self.heads[task]).items():
+            for name, value in self.body.fisher(self.pixels(some_x), some_y, self.heads[task]).items():
                 total[name] = total[name] + value if name in total else value
         return {name: value / len(x) for name, value in total.items()}
 
-
-def to_float(x: Tensor) -> Tensor:
-    """Images of bytes become numbers from 0 to 1; anything else is left alone."""
-    return x.to(torch.float32).mul_(1 / 255) if x.dtype == torch.uint8 else x
-
-
-def join(inputs: tuple[Tensor, ...]) -> Tensor:
-    """One tensor of floats from inputs (K, batch, *input)."""
-    if len(inputs) == 1:
-        return to_float(inputs[0])
-    if len({x.dtype for x in inputs}) == 1:
-        return to_float(torch.cat(inputs, 1))
-    return torch.cat([to_float(x) for x in inputs], 1)
+    def _joined(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """One tensor of floats from inputs (K, batch, *input)."""
+        if len(inputs) == 1:
+            return self.pixels(inputs[0])
+        if len({x.dtype for x in inputs}) == 1:
+            return self.pixels(torch.cat(inputs, 1))
+        return torch.cat([self.pixels(x) for x in inputs], 1)
