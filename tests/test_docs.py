@@ -54,3 +54,10 @@ def test_the_checks_catch_a_method_that_breaks_its_promise():
         except AssertionError:
             failed.append(check.__name__)
     assert failed == ["what_was_forgotten_leaves_no_trace"]
+
+
+def test_the_readmes_python_runs_as_it_stands():
+    names = {}
+    [code] = blocks("README.md")
+    exec(code, names)
+    assert names["agent"].tasks == {"digits": "R", "ward": "R"}
