@@ -15,8 +15,8 @@ from clpu.report.summary import FIGURES, Row, best, summarise
 from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
 from clpu.results import Run
 
-# What the table needs with standard deviations, and without.
-_WIDE = 98
+# Columns that the table needs with standard deviations.
+_WIDE = 100
 
 
 def show(runs: Sequence[Run], console: Console | None = None) -> None:
