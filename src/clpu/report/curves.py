@@ -13,7 +13,7 @@ from clpu.results import Result
 
 COLOURS = 8
 _WIDTH, _HEIGHT = 350.0, 216.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 52.0, 10.0, 34.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 52.0, 10.0, 34.0
 
 
 def task_style(index: int) -> str:
@@ -94,7 +94,7 @@ def _ending(canvas: Canvas, x: Scale, y: Scale, mean: np.ndarray, end: int, task
 def _axes(canvas: Canvas, stream: Stream, x: Scale, y: Scale, chance: Sequence[float]) -> None:
     for tick in y.ticks(5):
         canvas.line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
-        canvas.text(_LEFT - 6, y(tick) + 4, f"{tick:g}", "tick", "end")
+        canvas.text(_LEFT - 6, y(tick) + 4, f"{tick:g} %" if tick == 100 else f"{tick:g}", "tick", "end")
     every = max(1, -(-len(stream) // 12))
     for t, request in enumerate(stream):
         forget = request.instruction is Instruction.FORGET

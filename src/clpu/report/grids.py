@@ -11,8 +11,6 @@ from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best
 from clpu.report.tables import ARROWS, FINE_DIGITS, LABELS, WITH_SPREAD, Group
 from clpu.results import Run
 
-_UNITS = {"acc": " %", "fm": " %"}
-
 
 def main_table(rows: Sequence[Row]) -> str:
     """The paper's table from our runs, the paper's value and the difference under each of ours that can be compared."""
@@ -36,13 +34,16 @@ def main_table(rows: Sequence[Row]) -> str:
             cells += _cell(key, row.published[key], row.method in again[key], _beside_paper(row, key), label)
         kind = "upper-bound" if row.method == names.UPPER_BOUND else "exact" if row.method.startswith("clpu") else ""
         body += f'<tr class="{kind}"><th scope="row">{escape(row.label)}</th>{cells}</tr>'
-    note = "Mean ± standard deviation; in brackets a 95 % bootstrap interval over seeds; best values bold, the upper bound "
-    note += "Ind aside. ACC and FM in percent, IJSD and AJSD in nats."
+    note = (
+        "Mean ± standard deviation; in brackets a 95 % bootstrap interval over seeds (that of IRR leans downwards: a "
+        "resample can only lower the largest in-group distance). Best values bold, the upper bound Ind aside. ACC "
+        "and FM in percent, IJSD and AJSD in nats."
+    )
     if compared:
         note += (
-            " The printed privacy figures sum over other tasks than the definition says, so they are compared with ours "
-            "computed in that same way (as published). Δ is ours less the paper's; ✓ marks ACC and FM within the larger of "
-            "0.7 points and twice the paper's standard deviation."
+            " The printed privacy figures sum over other tasks than the definition says, so they are compared with "
+            "ours computed in that same way (as published). Δ is ours less the paper's; ✓ marks ACC and FM within the "
+            "larger of 0.7 points and twice the paper's standard deviation."
         )
     table = f'<table class="main"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>\n<p class="note">{escape(note)}</p>'
@@ -73,7 +74,8 @@ def _beside_paper(row: Row, key: str) -> str:
     near = ""
     if key in ("acc", "fm") and abs(difference) <= max(0.7, 2 * row.paper[f"{key}_std"]):
         near = " ✓"
-    return f"<small>paper {names.number(row.paper[key])}</small><small>Δ {names.number(difference, sign=True)}{near}</small>"
+    delta = names.number(difference, sign=True)
+    return f"<small>paper {names.number(row.paper[key])}</small><small>Δ {delta}{near}</small>"
 
 
 def comparison_table(groups: Sequence[Group]) -> str:
@@ -108,7 +110,8 @@ def _compared(row: Row | None, base: Row | None, key: str) -> str:
     text = names.number(row.figures[key].value, FINE_DIGITS[key])
     if base is None or base is row:
         return text
-    return f"{text}<small>{names.number(row.figures[key].value - base.figures[key].value, FINE_DIGITS[key], sign=True)}</small>"
+    change = row.figures[key].value - base.figures[key].value
+    return f"{text}<small>{names.number(change, FINE_DIGITS[key], sign=True)}</small>"
 
 
 def more_table(rows: Sequence[Row]) -> str:
@@ -123,9 +126,9 @@ def more_table(rows: Sequence[Row]) -> str:
         cells += [names.size(row.bytes), f"{row.seconds:.1f}"]
         body += f'<tr><th scope="row">{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
     note = (
-        "Backward transfer: how the tasks alive at the end changed since they were learned, in points of accuracy. Forward "
-        "transfer: how much better or worse a task is learned after others than by Ind alone. Forgotten tasks: accuracy "
-        "right after each forget, in order, beside that of runs that never learned the task."
+        "Backward transfer: how the tasks alive at the end changed since they were learned, in points of accuracy. "
+        "Forward transfer: how much better or worse a task is learned after others than by Ind alone. Forgotten tasks: "
+        "accuracy right after each forget, in order, beside that of runs that never learned the task."
     )
     table = f'<table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>\n<p class="note">{escape(note)}</p>'

@@ -35,8 +35,8 @@ def page(groups: Sequence[Group]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)
-        + f"\n<footer>Made by clpu {escape(__version__)}. The paper: Liu, Liu, Stone, <i>Continual Learning and Private "
-        "Unlearning</i>, CoLLAs 2022.</footer>\n</main>\n</body>\n</html>\n"
+        + f"\n<footer>Made by clpu {escape(__version__)}. The paper: Liu, Liu, Stone, <i>Continual Learning and "
+        "Private Unlearning</i>, CoLLAs 2022.</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -133,8 +133,8 @@ def _key(entries: Sequence[tuple[str, str]]) -> str:
 
 def _distances(rows: Sequence[Row]) -> str:
     return (
-        "<h3>Can forgetting be seen?</h3>\n<p>Each dot is a pair of runs. If runs that forgot differ from runs that never "
-        "learned no more than the latter differ among themselves, the two rows of dots overlap.</p>\n"
+        "<h3>Can forgetting be seen?</h3>\n<p>Each dot is a pair of runs. If runs that forgot differ from runs that "
+        "never learned no more than the latter differ among themselves, the two rows of dots overlap.</p>\n"
         + _key(
             [
                 ("mean inner", "IJSD: two runs that never learned the task"),
@@ -166,17 +166,17 @@ def _forgotten(run: Run, rows: Sequence[Row]) -> str:
         + _key([(f"curve {curves.task_style(tasks.index(task))}", f"task {task}") for task in gone])
         + _figure(
             lambda width: [strips.forgotten(rows, tasks, width)],
-            "Accuracy on a forgotten task right after its forget, a dot a seed; the diamond is the mean of runs that never "
-            "learned it, and the honest target. Above it the agent still knows the task; below it, it avoids the right "
-            "answers, which shows just as well.",
+            "Accuracy on a forgotten task right after its forget, a dot a seed; the diamond is the mean of runs that "
+            "never learned it, and the honest target. Above it the agent still knows the task; below it, it avoids the "
+            "right answers, which shows just as well.",
         )
     )
 
 
 def _figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> str:
     """A figure drawn twice, for wide and narrow screens, so that its text keeps its size."""
-    both = "".join(
-        f'<div class="{screen}"><div class="{style}">{"".join(f"<div>{canvas}</div>" for canvas in draw(width))}</div></div>'
-        for screen, width in (("wide", _WIDE), ("narrow", _NARROW))
-    )
+    both = ""
+    for screen, width in (("wide", _WIDE), ("narrow", _NARROW)):
+        drawings = "".join(f"<div>{canvas}</div>" for canvas in draw(width))
+        both += f'<div class="{screen}"><div class="{style}">{drawings}</div></div>'
     return f"<figure>{both}<figcaption>{escape(caption)}</figcaption></figure>"

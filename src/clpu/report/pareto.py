@@ -37,7 +37,7 @@ def panels(rows: Sequence[Row], width: float, height: float = 330) -> list[Canva
         room = 1.35 if wide else 1.1
         scale = Scale(min(kept) / room, max(kept) * room, _LEFT + 12, width - _RIGHT - 12, "log" if wide else "linear")
         title = "bytes kept at most after any request" + (" (logarithmic)" if wide else "")
-        result.append(_panel(rows, unbeaten, width, height, scale, title, lambda row: float(row.bytes), names.size))
+        result.append(_panel(rows, unbeaten, width, height, scale, title, lambda row: float(row.bytes), _size))
     ratios = [row.figures["js_ratio"].value for row in rows]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     if finite:
@@ -56,6 +56,10 @@ def panels(rows: Sequence[Row], width: float, height: float = 330) -> list[Canva
             )
         )
     return result
+
+
+def _size(count: float) -> str:
+    return names.size(count).replace(".0 ", " ")
 
 
 def _panel(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-# Average width of a character of the page's font, in units of its size.
-_CHARACTER = 0.56
+# Width of a character in units of its size, on the generous side: the reader's font is not known.
+_CHARACTER = 0.66
 
 
 @dataclass
@@ -96,13 +96,21 @@ class Scale:
         if self.kind == "linear":
             return linear_ticks(self.low, self.high, about)
         if self.kind == "sqrt":
-            root = linear_ticks(math.sqrt(self.low), math.sqrt(self.high), about)
-            return sorted({_round(r * r) for r in root})
+            return self._sqrt_ticks(about)
         for digits in ((1, 2, 5), (1, 3), (1,)):
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             ticks = [d * 10.0**e for e in decades for d in digits if self.low <= d * 10.0**e <= self.high * 1.0001]
             if len(ticks) <= about + 2:
                 break
+        return ticks
+
+    def _sqrt_ticks(self, about: int) -> list[float]:
+        """0 and such of 1, 2, 5 times powers of ten as keep a distance on the bent axis."""
+        top = math.floor(math.log10(self.high)) if self.high > 0 else 0
+        ticks = [self.low]
+        for value in (d * 10.0**e for e in range(top - 3, top + 1) for d in (1, 2, 5)):
+            if value <= self.high and abs(self(value) - self(ticks[-1])) >= abs(self.end - self.start) / (about + 1):
+                ticks.append(value)
         return ticks
 
 
@@ -122,11 +130,6 @@ def linear_ticks(low: float, high: float, about: int) -> list[float]:
     step = power * next(m for m in (1, 2, 5, 10) if raw <= m * power * 1.0001)
     first = math.ceil(low / step - 1e-9)
     return [round(k * step, 10) for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _round(value: float) -> float:
-    """To two significant digits."""
-    return float(f"{value:.2g}")
 
 
 def text_width(text: str, size: float = 12) -> float:
@@ -190,6 +193,10 @@ class Labels:
                 (x - pad, y - ring, "end"),
                 (x, y - pad - ring - height / 3, "middle"),
                 (x, y + pad + ring + height / 3, "middle"),
+                (x - radius, y - pad - ring - height / 3, "start"),
+                (x - radius, y + pad + ring + height / 3, "start"),
+                (x + radius, y - pad - ring - height / 3, "end"),
+                (x + radius, y + pad + ring + height / 3, "end"),
             ]
         boxes = [self._box(cx, cy, anchor, width, height) for cx, cy, anchor in choices]
         best = min(range(len(choices)), key=lambda i: (self._overlap(boxes[i]), i))
