@@ -13,8 +13,9 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clpu.data import fetch, sources, store
-from clpu.data.catalog import Known
+from clpu.data import fetch, sources
+from clpu.data.archives import read_tar
+from clpu.data.catalog import RawFile
 from clpu.data.errors import DamagedFile, NotAvailable, UnsafeFile, WrongChecksum
 from clpu.data.pickles import read_batch
 
@@ -38,6 +39,15 @@ def tar_with(member: tarfile.TarInfo, data: bytes = b"") -> Callable[[Path], Non
         member.size = len(data)
         with tarfile.open(folder / TAR, "w:gz") as archive:
             archive.addfile(member, io.BytesIO(data))
+
+    return damage
+
+
+def tar_that_claims(size: int) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        member = tarfile.TarInfo("README")
+        member.size = size
+        (folder / TAR).write_bytes(gzip.compress(member.tobuf(tarfile.GNU_FORMAT)))
 
     return damage
 
@@ -97,6 +107,7 @@ DAMAGES = {
     ),
     "link in tar": ("cifar-binary+tar", tar_with(link()), UnsafeFile, "test_batch.bin"),
     "tar bomb": ("cifar-binary+tar", tar_with(tarfile.TarInfo("README"), bytes(10**8)), UnsafeFile, TAR),
+    "exabyte in tar": ("cifar-binary+tar", tar_that_claims(2**60), DamagedFile, TAR),
     "big member": (
         "cifar-binary+tar",
         tar_with(tarfile.TarInfo("data_batch_1.bin"), bytes(5000)),
@@ -137,10 +148,6 @@ DAMAGES = {
 }
 
 
-def read_and_verify(entry: Known, folder: Path) -> None:
-    store.verify(entry, *sources.from_folder(entry, folder, lambda *_: None))
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_refused_by_type_and_name_and_nothing_is_stored(damage: str, cache: Path, originals: Path) -> None:
     form, harm, kind, named = DAMAGES[damage]
@@ -148,7 +155,7 @@ def test_damage_is_refused_by_type_and_name_and_nothing_is_stored(damage: str, c
     harm(tiny.write(originals, name, form))
     entry = tiny.describe(name)
     with pytest.raises(DamagedFile) as caught:
-        read_and_verify(entry, originals)
+        sources.from_folder(entry, originals, lambda *_: None)
     assert type(caught.value) is kind
     assert named in str(caught.value)
     with pytest.raises(NotAvailable, match=name):
@@ -185,20 +192,49 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(cache: Path, originals: 
         b"(S'true'\nios\nsystem\n.",
         b"cnumpy\nload\n(S'x'\ntR.",
         b"cnumpy.core.multiarray\n_reconstruct.__class__\n.",
+        b"\x80\x02Nr\xff\xff\xff\x7f.",
+        b"\x80\x02P1\n.",
     ],
 )
-def test_no_name_beyond_the_few_is_ever_looked_up(attack: bytes) -> None:
+def test_no_name_and_no_opcode_beyond_the_few_is_ever_obeyed(attack: bytes) -> None:
     with pytest.raises(UnsafeFile, match="refused"):
         read_batch(attack, "labels", "batch")
 
 
+def mutated(whole: bytes, data: st.DataObject) -> bytes:
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    return (
+        bytes(changed[: data.draw(st.integers(0, len(changed)))])
+        if data.draw(st.booleans())
+        else bytes(changed)
+    )
+
+
+@given(st.data())
+def test_a_mutated_tar_is_read_or_refused_but_never_anything_else(data: st.DataObject) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("data/é/train.bin", "data/test.bin.gz"):
+            content = gzip.compress(b"test") if name.endswith(".gz") else b"train"
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), 1.5
+            archive.addfile(member, io.BytesIO(content))
+    wanted = [RawFile("train.bin", 100), RawFile("test.bin", 100)]
+    whole = buffer.getvalue()[:8192]
+    try:
+        found = read_tar(io.BytesIO(mutated(whole, data)), wanted, "archive")
+    except DamagedFile:
+        return
+    assert all(len(content) <= 100 for content in found.values())
+
+
 @given(st.data())
 def test_a_mutated_pickle_is_read_or_refused_but_never_anything_else(data: st.DataObject) -> None:
-    whole = bytearray(tiny.python2_pickle({"labels": [1, 2], "data": np.zeros((2, 4), np.uint8)}))
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    whole = tiny.python2_pickle({"labels": [1, 2], "data": np.zeros((2, 4), np.uint8)})
     try:
-        pixels, labels = read_batch(bytes(whole), "labels", "batch")
+        pixels, labels = read_batch(mutated(whole, data), "labels", "batch")
     except DamagedFile:
         return
     assert isinstance(pixels, bytes)

@@ -52,6 +52,9 @@ def test_files_are_found_two_folders_deep_as_torchvision_keeps_them(originals: P
 def test_of_files_with_the_same_names_the_sound_ones_are_taken(originals: Path) -> None:
     damaged = tiny.write(originals / "a", tiny.GREY, "idx")
     (damaged / "train-images-idx3-ubyte").write_bytes(b"not an IDX file")
+    wrong = tiny.arrays(tiny.GREY)
+    wrong["train_y"][0] ^= 1
+    tiny.write(originals / "aa", tiny.GREY, "idx", wrong)
     tiny.write(originals / "b", tiny.GREY, "idx+gz")
     assert fetch.get(tiny.GREY, folder=originals, offline=True).origin == str(originals / "b")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from typing import IO
 
 from clpu.data.catalog import RawFile
 from clpu.data.errors import DamagedFile, UnsafeFile
+from clpu.errors import Error
 
 _MOST_MEMBERS = 10_000
 _SLACK = 64 * 2**20  # for whatever else an archive holds: read-mes, scripts, names of classes
@@ -77,12 +77,18 @@ class _Limited(io.RawIOBase):
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, allowance: int, origin: str) -> None:
         self._stream, self._allowance, self._origin = stream, allowance, origin
+        self._asked_at_end = 0
 
     def read(self, size: int = -1, /) -> bytes:
         data = self._stream.read(size)
         self._allowance -= len(data)
         if self._allowance < 0:
             raise UnsafeFile(f"{self._origin} unpacks to far more than its data set: refused")
+        if not data and size:
+            # To skip a member that claims an exabyte, tarfile would ask an ended stream for ever.
+            self._asked_at_end += 1
+            if self._asked_at_end > 10:
+                raise DamagedFile(f"{self._origin} is truncated: it ends before what it announces")
         return data
 
 
@@ -98,8 +104,8 @@ def _damage_named(origin: str) -> Iterator[None]:
     """Turn what the standard library says about a broken or unreadable file into one typed error."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        reason = str(error) or type(error).__name__
-        raise DamagedFile(f"{origin} is truncated or damaged ({reason}); fetch it again") from error
-    except OSError as error:
-        raise DamagedFile(f"{origin} cannot be read ({error.strerror or error})") from error
+    except Error:
+        raise
+    except Exception as error:  # hostile headers make the standard library raise many kinds
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DamagedFile(f"{origin} cannot be read: truncated or damaged ({reason})") from error

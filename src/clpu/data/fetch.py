@@ -112,7 +112,6 @@ def _obtain(
     if folder is not None:
         try:
             arrays, origin = from_folder(entry, Path(folder).expanduser(), busy)
-            store.verify(entry, arrays, origin)
             if not _whole(entry, root):
                 keep(arrays, origin)
             return origin, False
@@ -137,7 +136,7 @@ def _obtain(
         except (SourceFailed, BadData) as failure:
             failed(str(failure))
     if offline:
-        tried.append("packages and the official home were not tried: offline")
+        tried.append(f"packages and the official home were not tried (offline): clpu data get {entry.name}")
     files = " or ".join(
         layout.archive or " ".join(f"{file.name}[.gz]" for file in layout.files)
         for layout in entry.layouts

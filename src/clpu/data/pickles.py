@@ -1,13 +1,14 @@
 """CIFAR's python version is pickle, and a pickle can run code: read it without running any.
 
-Only the three NumPy names that occur in the original files are known, and they stand for inert records of
-ours, so not even NumPy sees what the file says.
+Only the opcodes and the three NumPy names that occur in such files are allowed, and the names stand for inert
+records of ours, so not even NumPy sees what the file says.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 from clpu.data.errors import DamagedFile, UnsafeFile
@@ -44,6 +45,48 @@ _NAMES = {
 }
 
 
+_OPCODES = {
+    "PROTO",
+    "FRAME",
+    "STOP",
+    "MARK",
+    "NONE",
+    "NEWTRUE",
+    "NEWFALSE",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "EMPTY_TUPLE",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "APPEND",
+    "APPENDS",
+    "SETITEM",
+    "SETITEMS",
+    "SHORT_BINSTRING",
+    "BINSTRING",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "SHORT_BINBYTES",
+    "BINBYTES",
+    "BINPUT",
+    "LONG_BINPUT",
+    "MEMOIZE",
+    "BINGET",
+    "LONG_BINGET",
+    "GLOBAL",
+    "STACK_GLOBAL",
+    "REDUCE",
+    "BUILD",
+}
+_MOST_NOTES = 2**20  # a place far out in the unpickler's memo makes it reserve that much memory
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -59,6 +102,10 @@ class _Forbidden(pickle.UnpicklingError):
 def read_batch(data: bytes, labels: str, origin: str) -> tuple[bytes, list[int]]:
     """The pixels and the labels of one CIFAR batch; anything beyond plain data is refused."""
     try:
+        for opcode, value, _ in pickletools.genops(data):
+            far = opcode.name == "LONG_BINPUT" and (value is None or value > _MOST_NOTES)
+            if far or opcode.name not in _OPCODES:
+                raise _Forbidden(f"opcode {opcode.name}")
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _Forbidden as error:
         raise UnsafeFile(

@@ -15,6 +15,7 @@ from clpu.data.archives import read_file, read_tar, read_tar_gz
 from clpu.data.catalog import Debian, Home, Known, Layout, Npm, RawFile, Source
 from clpu.data.errors import DamagedFile, SourceFailed
 from clpu.data.formats import Arrays, decode
+from clpu.data.store import verify
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many bytes of it are done, and how many there are (0: not known)."""
@@ -24,7 +25,7 @@ _DEPTH = 2  # torchvision's own folders are <root>/MNIST/raw
 
 
 def from_folder(known: Known, folder: Path, progress: Progress) -> tuple[Arrays, str]:
-    """The data set from its original files below a folder, packed or not."""
+    """The data set from its original files below a folder, packed or not; the first sound copy counts."""
     if not folder.is_dir():
         raise SourceFailed(f"folder {folder} does not exist")
     failures: list[DamagedFile] = []
@@ -35,7 +36,9 @@ def from_folder(known: Known, folder: Path, progress: Progress) -> tuple[Arrays,
                 raw = {file.name: read_file(_locate(path, file), file) for file in layout.files}
             else:
                 raw = _complete(layout, read_tar_gz(path, layout.files), str(path))
-            return decode(known, layout, raw, str(path)), str(path)
+            arrays = decode(known, layout, raw, str(path))
+            verify(known, arrays, str(path))
+            return arrays, str(path)
         except DamagedFile as failure:
             failures.append(failure)
     if failures:
