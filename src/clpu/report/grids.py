@@ -120,9 +120,9 @@ def more_table(rows: Sequence[Row]) -> str:
     head += "<th>never learned, ACC</th><th>bytes kept at most</th><th>seconds, all seeds</th></tr>"
     body = ""
     for row in rows:
-        left = [f"{100 * item.accuracy.mean():.1f} %" for item in row.forgotten]
-        never = [f"{100 * item.counterfactual.mean():.1f} %" for item in row.forgotten]
-        cells = [_signed(row.backward), _signed(row.forward), ", ".join(left) or "–", ", ".join(never) or "–"]
+        cells = [_signed(row.backward), _signed(row.forward)]
+        cells += [_percents([100 * float(item.accuracy.mean()) for item in row.forgotten])]
+        cells += [_percents([100 * float(item.counterfactual.mean()) for item in row.forgotten])]
         cells += [names.size(row.bytes), f"{row.seconds:.1f}"]
         body += f'<tr><th scope="row">{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
     note = (
@@ -132,6 +132,12 @@ def more_table(rows: Sequence[Row]) -> str:
     )
     table = f'<table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>\n<p class="note">{escape(note)}</p>'
+
+
+def _percents(values: Sequence[float]) -> str:
+    if len(values) > 3:
+        return f"{sum(values) / len(values):.1f} % on average"
+    return ", ".join(f"{value:.1f} %" for value in values) or "–"
 
 
 def _signed(figure: Figure) -> str:

@@ -103,13 +103,17 @@ def _findings(rows: Sequence[Row]) -> str:
 
 
 def _forgetting(rows: Sequence[Row]) -> tuple[str, str, str]:
-    question = "Forgets without a trace: IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9"
+    question = "Not told apart from never having learned: IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9"
     resolution = irr_resolution(min(row.seeds for row in rows))
     if resolution.coarse:
         return question, "too few seeds to say", f"with {resolution.runs}, exact forgetting itself may miss it"
-    inside = [row.label for row in rows if row.figures["irr"].value >= 0.9]
-    outside = [row.label for row in rows if row.figures["irr"].value < 0.2]
-    return question, ", ".join(inside) or "none", f"IRR below 0.2: {', '.join(outside)}" if outside else ""
+    rates = [(row.label, row.figures["irr"].value) for row in rows]
+    inside = [label for label, rate in rates if rate >= 0.9]
+    between = [f"{label} {names.number(rate)}" for label, rate in rates if 0.2 <= rate < 0.9]
+    outside = [label for label, rate in rates if rate < 0.2]
+    details = [f"between: {', '.join(between)}"] if between else []
+    details += [f"below 0.2: {', '.join(outside)}"] if outside else []
+    return question, ", ".join(inside) or "none", "; ".join(details)
 
 
 def _accuracies(run: Run, rows: Sequence[Row]) -> str:
