@@ -146,7 +146,7 @@ class TestLatex:
         assert sum(line.count(r"\textbf") for line in lines) >= 8
 
     @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
-    def test_compiles_with_booktabs(self, make, group, tmp_path):
+    def test_compiles_with_booktabs_and_fits_the_page(self, make, group, tmp_path):
         odd = make("50%_{a}&b", methods=["er", "my_own"], seeds=1)
         (tmp_path / "table.tex").write_text(tables.to_latex([group, (odd, summarise(odd))]), encoding="utf-8")
         (tmp_path / "page.tex").write_text(
@@ -155,6 +155,7 @@ class TestLatex:
         done = subprocess.run(
             ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"], cwd=tmp_path, capture_output=True
         )
+        assert b"Overfull" not in done.stdout
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
 
