@@ -308,5 +308,15 @@ class TestResolution:
         assert not five.coarse
         assert metrics.irr_resolution(4).coarse
 
+    @pytest.mark.parametrize("runs", [2, 3, 5])
+    def test_exact_forgetting_has_about_the_expected_rate(self, runs):
+        rng = np.random.default_rng(runs)
+        rates = []
+        for _ in range(150):
+            never, exact = rng.normal(size=(40, 4)) + rng.normal(scale=0.5, size=(2, runs, 40, 4))
+            ijsd = metrics.in_group([metrics.jsd_matrix(never)])
+            rates.append(metrics.irr(ijsd, metrics.across_group([metrics.jsd_matrix(exact, never)])))
+        assert np.mean(rates) == pytest.approx(metrics.irr_resolution(runs).expected, abs=0.06)
+
     def test_one_run_says_that_there_are_no_pairs(self):
         assert "no pair" in str(metrics.irr_resolution(1))

@@ -7,9 +7,8 @@ whole or not at all, and checked when read: they may come from another machine.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,100 +18,26 @@ from numpy.typing import ArrayLike, NDArray
 from clpu import jsonfile
 from clpu.errors import BadRun, Error
 from clpu.jsonfile import Fields
+from clpu.recipe import DataUsed, Recipe, check_method
 from clpu.requests import Instruction, Stream
 
-FORMAT, VERSION = "clpu-run", 1
-_METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+__all__ = [
+    "DataUsed",
+    "Forget",
+    "Recipe",
+    "Result",
+    "Run",
+    "alive_after",
+    "read_recipe",
+    "read_result",
+    "read_run",
+    "result_path",
+    "write_recipe",
+    "write_result",
+]
+
 # JSD of float32 outputs may exceed its bounds by a rounding error.
 _SLACK = 1e-6
-
-
-@dataclass(frozen=True)
-class DataUsed:
-    """The data of a run: enough to tell whether another run had the same."""
-
-    name: str
-    sha256: str | Mapping[str, str]
-    tasks: int
-    train: int
-    test: int
-    classes: tuple[int, ...]
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a run was made, so that every number can be traced to it: `run.json`."""
-
-    stream: str
-    requests: str
-    profile: str
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    counterfactual_seeds: tuple[int, ...]
-    settings: Mapping[str, Mapping[str, Any]]
-    network: Mapping[str, Any]
-    data: DataUsed
-    command: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            stream = Stream(self.requests)
-        except Error as error:
-            raise BadRun(f"the recipe's requests cannot be read: {error}") from None
-        if not self.seeds:
-            raise BadRun("the recipe has no seeds")
-        for method in self.methods:
-            _check_method(method)
-        if len(self.data.classes) != self.data.tasks or any(c < 1 for c in self.data.classes):
-            raise BadRun(f"the recipe has {self.data.tasks} tasks, and numbers of classes {self.data.classes}")
-        if len(stream.tasks) > self.data.tasks:
-            raise BadRun(f"the recipe's requests name {len(stream.tasks)} tasks, the data have {self.data.tasks}")
-
-    def to_json(self) -> dict[str, Any]:
-        data = {**vars(self.data), "classes": list(self.data.classes)}
-        return {"format": FORMAT, "version": VERSION, **vars(self), "data": data}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str = "run.json") -> Recipe:
-        top = Fields(value, where)
-        if top.optional("format", None) != FORMAT:
-            raise BadRun(
-                f"{where} is not the recipe of a benchmark: its format is {top.optional('format', None)!r:.40}"
-            )
-        if top.integer("version") != VERSION:
-            raise BadRun(f"{where} has version {top.integer('version')}; this clpu reads version {VERSION}")
-        data = top.fields("data")
-        sums = data.optional("sha256", "")
-        seconds = top.optional("seconds", None)
-        return cls(
-            stream=top.text("stream"),
-            requests=top.text("requests"),
-            profile=top.text("profile"),
-            methods=tuple(top.texts("methods")),
-            seeds=tuple(top.integers("seeds")),
-            counterfactual_seeds=tuple(top.integers("counterfactual_seeds")),
-            settings={k: top.fields("settings").fields(k).value for k in top.fields("settings").value},
-            network=top.fields("network").value,
-            data=DataUsed(
-                name=data.text("name"),
-                sha256=data.fields("sha256").value if isinstance(sums, dict) else data.text("sha256"),
-                tasks=data.integer("tasks"),
-                train=data.integer("train"),
-                test=data.integer("test"),
-                classes=tuple(data.integers("classes")),
-                seed=data.integer("seed"),
-            ),
-            command=top.text("command"),
-            versions=top.fields("versions").value,
-            machine=top.fields("machine").value,
-            started=top.text("started"),
-            seconds=None if seconds is None else top.number("seconds"),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +108,7 @@ class Result:
     forgets: tuple[Forget, ...]
 
     def __post_init__(self) -> None:
-        _check_method(self.method)
+        check_method(self.method)
         where = f"results of {self.method}"
         try:
             stream = Stream(" ".join(self.requests))
@@ -274,18 +199,18 @@ def write_result(folder: Path | str, result: Result) -> Path:
 
 def result_path(folder: Path | str, method: str) -> Path:
     """Where a method's results lie in a run folder."""
-    return Path(folder) / "results" / f"{_check_method(method)}.json"
+    return Path(folder) / "results" / f"{check_method(method)}.json"
 
 
 def read_recipe(folder: Path | str) -> Recipe:
     """Read `run.json`, or raise `BadRun`."""
     path = Path(folder) / "run.json"
-    return Recipe.from_json(jsonfile.read(path), _where(path))
+    return Recipe.from_json(jsonfile.read(path), str(path))
 
 
 def read_result(path: Path | str) -> Result:
     """Read one method's results, or raise `BadRun`."""
-    return Result.from_json(jsonfile.read(path), _where(Path(path)))
+    return Result.from_json(jsonfile.read(path), str(path))
 
 
 def read_run(folder: Path | str) -> Run:
@@ -300,7 +225,7 @@ def read_run(folder: Path | str) -> Run:
         if not path.is_file():
             continue
         result = read_result(path)
-        _check_fits(recipe, result, method, _where(path))
+        _check_fits(recipe, result, method, str(path))
         results[method] = result
     return Run(folder.resolve().name, recipe, results)
 
@@ -336,13 +261,3 @@ def _array(values: ArrayLike, dimensions: int, where: str, *, high: float) -> ND
 
 def _tasks(top: Fields, group: str) -> Sequence[str]:
     return list(top.fields(group).fields("tasks").value)
-
-
-def _check_method(method: str) -> str:
-    if not isinstance(method, str) or not _METHOD_NAME.fullmatch(method):
-        raise BadRun(f"{method!r:.80} cannot be a method's name: letters, digits and + . _ - only")
-    return method
-
-
-def _where(path: Path) -> str:
-    return str(path)

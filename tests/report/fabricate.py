@@ -62,12 +62,11 @@ def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tupl
 
 def result(run: Recipe, method: str, images: int = 40) -> Result:
     character = CHARACTERS.get(method, CHARACTERS["er"])
-    rng = np.random.default_rng(zlib.crc32(f"{run.stream} {method}".encode()))
+    rng = np.random.default_rng(zlib.crc32(f"{run.stream} {method} {run.settings[method]}".encode()))
     stream = Stream(run.requests)
     names = [str(n) for n in range(1, run.data.tasks + 1)]
-    names += [task for task in stream.tasks if task not in names][: max(0, run.data.tasks - len(names))]
     if not set(stream.tasks) <= set(names):
-        names = stream.tasks
+        names = (stream.tasks + names)[: run.data.tasks]
     alive = alive_after(stream)
     return Result(
         method=method,

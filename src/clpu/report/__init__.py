@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,15 @@ def write(runs: Sequence[Run], out: Path | str) -> list[Path]:
     from clpu.report import page, tables
     from clpu.report.summary import summarise
 
-    groups = [(run, summarise(run)) for run in runs]
+    groups = [(run, summarise(run)) for run in distinct(runs)]
     makers = (tables.to_csv, tables.to_markdown, tables.to_latex, page.page)
     return [jsonfile.write_text(Path(out) / name, make(groups)) for name, make in zip(FILES, makers)]
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """The runs, those of equal names numbered, so that a reader can tell them apart."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=f"{run.name} ({names[:i].count(run.name) + 1})") if names.count(run.name) > 1 else run
+        for i, run in enumerate(runs)
+    ]

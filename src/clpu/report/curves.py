@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clpu.report import names
-from clpu.report.svg import Canvas, Scale, spread_out
+from clpu.report.svg import Canvas, Scale, spread_out, text_width
 from clpu.requests import Instruction, Stream
 from clpu.results import Result
 
@@ -95,12 +95,15 @@ def _axes(canvas: Canvas, stream: Stream, x: Scale, y: Scale, chance: Sequence[f
     for tick in y.ticks(5):
         canvas.line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
         canvas.text(_LEFT - 6, y(tick) + 4, f"{tick:g} %" if tick == 100 else f"{tick:g}", "tick", "end")
-    every = max(1, -(-len(stream) // 12))
-    for t, request in enumerate(stream):
-        forget = request.instruction is Instruction.FORGET
-        if t % every == 0 or forget:
+    # Forgets first: where requests are many, their names keep their place.
+    shown: list[tuple[float, float]] = []
+    for forget in (True, False):
+        for t, request in enumerate(stream):
             text = short(request.task, 4) + request.instruction.value
-            canvas.text(x(t), _HEIGHT - _BOTTOM + 15, text, "tick forget" if forget else "tick", "middle")
+            left, right = x(t) - text_width(text, 10) / 2, x(t) + text_width(text, 10) / 2
+            if (request.instruction is Instruction.FORGET) is forget and all(left > b or right < a for a, b in shown):
+                shown.append((left, right))
+                canvas.text(x(t), _HEIGHT - _BOTTOM + 15, text, "tick forget" if forget else "tick", "middle")
     for level in sorted({round(100 * c, 3) for c in chance}):
         canvas.line(_LEFT, y(level), _WIDTH - _RIGHT, y(level), "chance")
     canvas.text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 3, "request", "axis-name", "middle")

@@ -32,7 +32,7 @@ def main_table(rows: Sequence[Row]) -> str:
         for key in PRIVACY if compared else ():
             label = f"{_title(key)}, as published"
             cells += _cell(key, row.published[key], row.method in again[key], _beside_paper(row, key), label)
-        kind = "upper-bound" if row.method == names.UPPER_BOUND else "exact" if row.method.startswith("clpu") else ""
+        kind = "upper-bound" if row.method == names.UPPER_BOUND else "ours" if row.method.startswith("clpu") else ""
         body += f'<tr class="{kind}"><th scope="row">{escape(row.label)}</th>{cells}</tr>'
     note = (
         "Mean ± standard deviation; in brackets a 95 % bootstrap interval over seeds (that of IRR leans downwards: a "
@@ -99,7 +99,7 @@ def comparison_table(groups: Sequence[Group]) -> str:
                 cells += f"<td>{_compared(found.get(method), base.get(method), key)}</td>"
         body += f'<tr><th scope="row">{escape(names.method(method))}</th>{cells}</tr>'
     return (
-        f'<div class="scroll"><table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table></div>\n'
+        f'<div class="scroll"><table class="plain compare"><thead>{head}</thead><tbody>{body}</tbody></table></div>\n'
         '<p class="note">By definition. Small: less the first run of the same stream.</p>'
     )
 
@@ -120,9 +120,9 @@ def more_table(rows: Sequence[Row]) -> str:
     head += "<th>never learned, ACC</th><th>bytes kept at most</th><th>seconds, all seeds</th></tr>"
     body = ""
     for row in rows:
-        left = [f"{100 * item.accuracy.mean():.1f} %" for item in row.forgotten]
-        never = [f"{100 * item.counterfactual.mean():.1f} %" for item in row.forgotten]
-        cells = [_signed(row.backward), _signed(row.forward), ", ".join(left) or "–", ", ".join(never) or "–"]
+        cells = [_signed(row.backward), _signed(row.forward)]
+        cells += [_percents([100 * float(item.accuracy.mean()) for item in row.forgotten])]
+        cells += [_percents([100 * float(item.counterfactual.mean()) for item in row.forgotten])]
         cells += [names.size(row.bytes), f"{row.seconds:.1f}"]
         body += f'<tr><th scope="row">{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
     note = (
@@ -132,6 +132,12 @@ def more_table(rows: Sequence[Row]) -> str:
     )
     table = f'<table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>\n<p class="note">{escape(note)}</p>'
+
+
+def _percents(values: Sequence[float]) -> str:
+    if len(values) > 3:
+        return f"{sum(values) / len(values):.1f} % on average"
+    return ", ".join(f"{value:.1f} %" for value in values) or "–"
 
 
 def _signed(figure: Figure) -> str:

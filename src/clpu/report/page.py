@@ -7,6 +7,7 @@ from html import escape
 from importlib import resources
 
 from clpu import __version__
+from clpu.metrics import irr_resolution
 from clpu.report import curves, names, pareto, strips
 from clpu.report.grids import comparison_table, main_table, more_table, request_tables
 from clpu.report.recipes import differences, recipe_section
@@ -86,22 +87,33 @@ def _requests(stream: Stream) -> str:
 def _findings(rows: Sequence[Row]) -> str:
     rivals = [row for row in rows if row.method != names.UPPER_BOUND] or list(rows)
     learns = max(rivals, key=lambda row: row.figures["acc"].value)
-    inside = [row.label for row in rows if row.figures["irr"].value >= 0.9]
-    outside = [row.label for row in rows if row.figures["irr"].value < 0.2]
     least = min(rivals, key=lambda row: row.bytes)
     facts = [
         ("Knows most", learns.label, f"ACC {names.number(learns.figures['acc'].value)} %, upper bound aside"),
         ("Keeps least", least.label, f"at most {names.size(least.bytes)}"),
     ]
     if any(row.forgotten for row in rows):
-        rest = f"told apart almost always (IRR below 0.2): {', '.join(outside)}" if outside else ""
-        facts.insert(1, ("Cannot be told from never having learned (IRR ≥ 0.9)", ", ".join(inside) or "none", rest))
+        facts.insert(1, _forgetting(rows))
     items = "".join(
         f"<div><dt>{escape(term)}</dt><dd><strong>{escape(value)}</strong><br>"
         f'<span class="note">{escape(detail)}</span></dd></div>'
         for term, value, detail in facts
     )
     return f'<dl class="findings">{items}</dl>'
+
+
+def _forgetting(rows: Sequence[Row]) -> tuple[str, str, str]:
+    question = "Not told apart from never having learned: IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9"
+    resolution = irr_resolution(min(row.seeds for row in rows))
+    if resolution.coarse:
+        return question, "too few seeds to say", f"with {resolution.runs}, exact forgetting itself may miss it"
+    rates = [(row.label, row.figures["irr"].value) for row in rows]
+    inside = [label for label, rate in rates if rate >= 0.9]
+    between = [f"{label} {names.number(rate)}" for label, rate in rates if 0.2 <= rate < 0.9]
+    outside = [label for label, rate in rates if rate < 0.2]
+    details = [f"between: {', '.join(between)}"] if between else []
+    details += [f"below 0.2: {', '.join(outside)}"] if outside else []
+    return question, ", ".join(inside) or "none", "; ".join(details)
 
 
 def _accuracies(run: Run, rows: Sequence[Row]) -> str:
@@ -113,7 +125,7 @@ def _accuracies(run: Run, rows: Sequence[Row]) -> str:
         for result in results
     )
     key = [(f"curve {curves.task_style(i)}", f"task {task}") for i, task in enumerate(results[0].tasks)]
-    key += [("fall gone-key", "✕ forgotten; dotted: what is left of it"), ("chance", "chance")]
+    key += [("gone", "✕ forgotten; dotted: what is left of it"), ("chance", "chance")]
     return (
         f"<h3>Accuracy over the requests</h3>\n{_key(key)}\n"
         f'<figure><div class="panels">{panels}</div><figcaption>Test accuracy in percent after each request, mean over '

@@ -64,7 +64,9 @@ def _swarm(canvas: Canvas, scale: Scale, values: Floats, y: float, style: str, t
 def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas:
     """Accuracy on each forgotten task right after its forget: dots for seeds, a diamond for the counterfactual runs."""
     rows = [row for row in rows if row.forgotten]
-    frame = _Frame(width, len(rows), "Accuracy on forgotten tasks right after their forget, beside chance")
+    most = max(len(row.forgotten) for row in rows)
+    label = "Accuracy on forgotten tasks right after their forget, beside chance"
+    frame = _Frame(width, len(rows), label, height=max(40.0, 12.0 * most + 8))
     scale = Scale(0, 100, frame.left, frame.right)
     frame.axis(scale, "accuracy right after the forget, %")
     bottom = frame.canvas.height - frame.bottom
@@ -75,9 +77,8 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
     for number, row in enumerate(rows):
         mean = 100 * float(np.mean([f.accuracy.mean() for f in row.forgotten]))
         _, middle = frame.row(number, row.label, f"{mean:.1f} %")
-        gap = min(12.0, 26 / len(row.forgotten))
         for index, item in enumerate(row.forgotten):
-            y = middle + gap * (index - (len(row.forgotten) - 1) / 2)
+            y = middle + 12 * (index - (len(row.forgotten) - 1) / 2)
             style = task_style(tasks.index(item.task))
             never = 100 * float(item.counterfactual.mean())
             values = 100 * item.accuracy
@@ -94,11 +95,11 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
 class _Frame:
     """Rows with a name at the left (or above, when narrow), a figure at the right, and a common axis beneath."""
 
-    def __init__(self, width: float, rows: int, label: str) -> None:
+    def __init__(self, width: float, rows: int, label: str, height: float = 40) -> None:
         self.narrow = width < NARROW
         self.left, self.right = (8.0, width - 10) if self.narrow else (172.0, width - 84)
-        self.top, self.bottom, self.height = 18.0, 40.0, 40.0
-        self.step = 66.0 if self.narrow else 46.0
+        self.top, self.bottom, self.height = 18.0, 40.0, height
+        self.step = height + (26 if self.narrow else 6)
         self.canvas = Canvas(width, self.top + rows * self.step + self.bottom, label)
 
     def axis(self, scale: Scale, name: str) -> None:
@@ -117,6 +118,6 @@ class _Frame:
             top = begin + 22
         else:
             top = begin + (self.step - self.height) / 2
-            self.canvas.text(self.left - 12, top + self.height / 2 + 4, short(name, 22), "row-name", "end")
+            self.canvas.text(self.left - 12, top + self.height / 2 + 4, short(name, 20), "row-name", "end")
             self.canvas.text(self.right + 12, top + self.height / 2 + 4, figure, "row-figure")
         return top, top + self.height / 2

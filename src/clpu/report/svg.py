@@ -143,27 +143,23 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
     >>> spread_out([10, 11, 50], gap=10, low=0, high=100)
     [5.5, 15.5, 50.0]
     """
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
+
+    def top(block: Sequence[int]) -> float:
+        middle = sum(positions[i] for i in block) / len(block)
+        return max(low, min(middle - (len(block) - 1) * gap / 2, high - (len(block) - 1) * gap))
+
     # Blocks of touching labels; a block sits at the mean of where its labels want to be.
     blocks: list[list[int]] = []
-    for i in order:
+    for i in sorted(range(len(positions)), key=lambda i: positions[i]):
         blocks.append([i])
-        while len(blocks) > 1 and _top(blocks[-2], positions, gap) + len(blocks[-2]) * gap > _top(
-            blocks[-1], positions, gap
-        ):
+        while len(blocks) > 1 and top(blocks[-2]) + len(blocks[-2]) * gap > top(blocks[-1]):
             last = blocks.pop()
             blocks[-1] += last
     placed = [0.0] * len(positions)
     for block in blocks:
-        top = _top(block, positions, gap)
-        top = max(low, min(top, high - (len(block) - 1) * gap))
         for rank, i in enumerate(block):
-            placed[i] = top + rank * gap
+            placed[i] = top(block) + rank * gap
     return placed
-
-
-def _top(block: Sequence[int], positions: Sequence[float], gap: float) -> float:
-    return sum(positions[i] for i in block) / len(block) - (len(block) - 1) * gap / 2
 
 
 @dataclass

@@ -209,9 +209,11 @@ def to_latex(groups: Sequence[Group]) -> str:
 
 def _latex_table(groups: Sequence[Group], caption: str, label: str, published: bool) -> str:
     titles = " & ".join(
-        LABELS[key] + {"↑": r" ($\uparrow$)", "↓": r" ($\downarrow$)"}.get(ARROWS.get(key, ""), "") for key in FIGURES
+        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in FIGURES
     )
-    lines = [r"\begin{table}[t]", r"  \centering", r"  \begin{tabular}{lcccccc}", r"    \toprule"]
+    # Small enough for one column of an article.
+    size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
+    lines = [r"\begin{table}[t]", size, r"  \begin{tabular}{@{}lcccccc@{}}", r"    \toprule"]
     for number, (run, rows) in enumerate(groups):
         title = names.stream(run.recipe.stream) + (f" ({run.recipe.profile}, {run.name})" if len(groups) > 1 else "")
         lines += [r"    \midrule"] if number else []
@@ -238,5 +240,5 @@ def _latex_cell(row: Row, key: str, bold: bool, published: bool) -> str:
     text = tex(names.number(figure.value, DIGITS[key]))
     text = f"\\textbf{{{text}}}" if bold else text
     if key in WITH_SPREAD and not math.isnan(figure.spread):
-        text += f" {{\\scriptsize $\\pm$ {tex(names.number(figure.spread, DIGITS[key]))}}}"
+        text += f"{{\\tiny$\\,\\pm${tex(names.number(figure.spread, DIGITS[key]))}}}"
     return text

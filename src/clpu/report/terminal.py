@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clpu.report import names
+from clpu.report import distinct, names
 from clpu.report.summary import FIGURES, Row, best, summarise
 from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
 from clpu.results import Run
@@ -24,9 +24,10 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
     if console is None:
         # rich takes a pipe for 80 columns wide and would cut numbers off.
         console = Console() if sys.stdout.isatty() else Console(width=120)
-    for run in runs:
+    for run in distinct(runs):
         rows = summarise(run)
-        console.print(Text(heading(run), style="bold"))
+        name = f"{run.name}: " if len(runs) > 1 else ""
+        console.print(Text(name + heading(run), style="bold"))
         console.print(table(rows, spreads=console.width >= _WIDE))
         if any(row.paper for row in rows):
             console.print(Text("Less the paper's values (privacy figures computed as published):"))
