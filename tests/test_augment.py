@@ -28,9 +28,7 @@ def one_by_one(x: Tensor, drawn: Tensor, padding: int) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("padding", [0, 1, 4])
 @pytest.mark.parametrize("shape", [(3, 16, 3, 32, 32), (1, 5, 1, 6, 9), (2, 1, 2, 3, 3)])
-def test_the_batched_way_equals_the_loop_over_images(
-    shape: tuple[int, ...], padding: int, dtype: torch.dtype
-) -> None:
+def test_the_batched_way_equals_the_loop_over_images(shape: tuple[int, ...], padding: int, dtype: torch.dtype) -> None:
     x = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(9)).to(dtype)
     seeds = range(shape[0])
     drawn = draw(generators(*seeds), shape[1], padding)

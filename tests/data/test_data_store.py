@@ -127,9 +127,7 @@ def test_getting_what_is_here_writes_nothing_so_a_cache_may_be_read_only(stored:
     assert {path: path.stat().st_mtime_ns for path in (stored.parent, *stored.parent.rglob("*"))} == before
 
 
-def test_a_copied_cache_is_verified_once_and_then_trusted(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_cache_is_verified_once_and_then_trusted(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in stored.iterdir():
         os.utime(path, ns=(1, 1))
     checks = []
@@ -158,9 +156,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(cache: Path, or
     assert not leftover.exists()
 
 
-def test_a_full_disk_is_told_and_leaves_the_cache_as_it_was(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_and_leaves_the_cache_as_it_was(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(stored.parent)
 
     def full(_: int) -> None:

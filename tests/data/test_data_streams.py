@@ -41,9 +41,7 @@ def test_a_permuted_task_moves_the_pixels_of_all_its_images_alike() -> None:
     for task in tasks("perm-digits"):
         for ours, original in ((task.train, digits.train), (task.test, digits.test)):
             assert ours.x.shape == original.x.shape
-            np.testing.assert_array_equal(
-                np.sort(ours.x.reshape(-1, 64)), np.sort(original.x.reshape(-1, 64))
-            )
+            np.testing.assert_array_equal(np.sort(ours.x.reshape(-1, 64)), np.sort(original.x.reshape(-1, 64)))
     # Undo it with the order found from the training images alone; then the test images must come out right.
     task = tasks("perm-digits")[0]
     columns = {column.tobytes(): place for place, column in enumerate(task.train.x.reshape(-1, 64).T)}

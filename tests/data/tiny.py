@@ -45,8 +45,7 @@ def describe(name: str, sources: tuple = ()) -> Known:
         return tuple(dataclasses.replace(file, limit=4096, sha256="") for file in files)
 
     layouts = tuple(
-        Layout(layout.format, shrunk(layout.train), shrunk(layout.test), layout.archive)
-        for layout in real.layouts
+        Layout(layout.format, shrunk(layout.train), shrunk(layout.test), layout.archive) for layout in real.layouts
     )
     return dataclasses.replace(
         real,
@@ -69,9 +68,7 @@ def write(folder: Path, name: str, form: str, content: dict[str, np.ndarray] | N
     for split, raw_files in (("train", layout.train), ("test", layout.test)):
         _WRITERS[form](files, raw_files, content[f"{split}_x"], content[f"{split}_y"], name)
     if packing == "tar":
-        pack(
-            folder / layout.archive, {f"{layout.archive.partition('.')[0]}/{k}": v for k, v in files.items()}
-        )
+        pack(folder / layout.archive, {f"{layout.archive.partition('.')[0]}/{k}": v for k, v in files.items()})
     else:
         for file, data in files.items():
             if packing == "gz":

@@ -125,8 +125,7 @@ def _idx(*sha256: str) -> Layout:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     limits = (16 + 60_000 * 784, 8 + 60_000, 16 + 10_000 * 784, 8 + 10_000)
     files = tuple(
-        RawFile(f"{name}-ubyte", limit, digest)
-        for name, limit, digest in zip(names, limits, sha256, strict=True)
+        RawFile(f"{name}-ubyte", limit, digest) for name, limit, digest in zip(names, limits, sha256, strict=True)
     )
     return Layout("idx", files[:2], files[2:])
 

@@ -59,9 +59,7 @@ def list_(
         table.add_row("[dim]terms[/]", entry.terms)
         table.add_row()
     console.print(table)
-    console.print(
-        f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment."
-    )
+    console.print(f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment.")
     console.print(f"Cache: {cache_folder()}", soft_wrap=True)
     missing = " ".join(entry.name for entry in entries if not _here(entry))
     if missing:
@@ -146,9 +144,7 @@ def verify(
 def _chosen(wanted: list[str]) -> list[str]:
     """The names asked for, once each; an unknown one ends the command before anything is fetched."""
     try:
-        return list(
-            dict.fromkeys(known(n).name for name in wanted for n in (names() if name == "all" else [name]))
-        )
+        return list(dict.fromkeys(known(n).name for name in wanted for n in (names() if name == "all" else [name])))
     except Error as error:
         _say(str(error), error=True)
         raise typer.Exit(2) from None

@@ -68,9 +68,7 @@ def _check_raw(file: RawFile, data: bytes, origin: str) -> None:
     )
 
 
-def _read_idx(
-    known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
-) -> Pair:
+def _read_idx(known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str) -> Pair:
     images, labels = files
     x = _idx_array(images, raw[images.name], (count, *known.image), origin)
     y = _idx_array(labels, raw[labels.name], (count,), origin)
@@ -161,15 +159,11 @@ def _png(file: RawFile, data: bytes, size: tuple[int, int], origin: str) -> NDAr
     try:
         from PIL import Image
     except ImportError as error:
-        raise SourceFailed(
-            f"{file.name} in {origin} needs Pillow to be read: pip install 'clpu[data]'"
-        ) from error
+        raise SourceFailed(f"{file.name} in {origin} needs Pillow to be read: pip install 'clpu[data]'") from error
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
             if image.size != size or image.mode != "RGB":  # known before anything is unpacked
-                raise DamagedFile(
-                    f"{file.name} in {origin} is {image.size} {image.mode}, expected {size} RGB"
-                )
+                raise DamagedFile(f"{file.name} in {origin} is {image.size} {image.mode}, expected {size} RGB")
             return np.asarray(image)
     except DamagedFile:
         raise

@@ -44,9 +44,7 @@ def from_folder(known: Known, folder: Path, progress: Progress) -> tuple[Arrays,
     if failures:
         raise failures[0]
     wanted = " or ".join(
-        layout.archive or f"{layout.files[0].name}[.gz], …"
-        for layout in known.layouts
-        if layout.format != "png-strips"
+        layout.archive or f"{layout.files[0].name}[.gz], …" for layout in known.layouts if layout.format != "png-strips"
     )
     raise SourceFailed(f"folder {folder} holds no files of {known.name} (looked for {wanted})")
 
@@ -75,9 +73,7 @@ def _candidates(known: Known, folder: Path) -> Iterator[tuple[Layout, Path]]:
 
 def _subfolders(folder: Path) -> list[Path]:
     try:
-        return sorted(
-            child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")
-        )
+        return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     except OSError:  # a folder that may not be listed has nothing for us
         return []
 
@@ -210,8 +206,6 @@ def _download(url: str, target: Path, limit: int, progress: Progress) -> None:
                 progress(f"fetching {url}", done, total)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise SourceFailed(
-            f"{url}: {reason}; check the connection, or fetch it by hand for --from"
-        ) from error
+        raise SourceFailed(f"{url}: {reason}; check the connection, or fetch it by hand for --from") from error
     if done < total:
         raise SourceFailed(f"{url} broke off after {done:,} of {total:,} bytes; try again")

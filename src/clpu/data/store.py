@@ -72,9 +72,7 @@ def verify(known: Known, arrays: Arrays, came_from: str) -> None:
         array = arrays[part]
         kind = np.uint8 if part.endswith("_x") else np.int64
         if array.shape != shape or array.dtype != kind:
-            raise DamagedFile(
-                f"{came_from}: {part} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}"
-            )
+            raise DamagedFile(f"{came_from}: {part} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}")
         actual = digest(array)
         if actual != known.checksums[part]:
             raise WrongChecksum(
@@ -188,8 +186,7 @@ def _map(known: Known, folder: Path, part: str) -> NDArray[Any]:
         raise DamagedFile(f"{path} is missing, half-written or damaged ({error}); {advice}") from error
     if array.dtype != kind or array.shape != known.shapes[part] or not array.flags.c_contiguous:
         raise DamagedFile(
-            f"{path} holds {array.dtype} {array.shape}, expected {np.dtype(kind)} {known.shapes[part]};"
-            f" {advice}"
+            f"{path} holds {array.dtype} {array.shape}, expected {np.dtype(kind)} {known.shapes[part]}; {advice}"
         )
     return array
 

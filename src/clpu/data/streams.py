@@ -71,9 +71,7 @@ def _permuted(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task
 
 def _rotated(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
     if count > _ROTATIONS:
-        raise BadSetting(
-            f"{stream} has at most {_ROTATIONS} tasks (angles below 180°), {count} were asked for"
-        )
+        raise BadSetting(f"{stream} has at most {_ROTATIONS} tasks (angles below 180°), {count} were asked for")
     height, width = dataset.train.x.shape[1:]
     made = []
     for number in range(1, count + 1):

@@ -1,0 +1,30 @@
+"""Ind: an independent network a task, the upper bound for privacy."""
+
+from __future__ import annotations
+
+from clpu.losses import cross_entropy
+from clpu.methods.base import Method, register
+from clpu.networks.network import Network
+from clpu.training import Examples
+
+
+@register
+class Ind(Method):
+    """A new network for each task; forgetting removes it. Nothing is shared, so nothing is transferred either."""
+
+    name = "ind"
+    exact = True
+
+    def learn(self, task: str, data: Examples, temporary: bool) -> None:
+        self.isolated[task] = self.fit(
+            task,
+            self.with_fresh_head(self.fresh_network(task), task, data.classes),
+            self.batches(task, data),
+            lambda net, batch: cross_entropy(net.logits((task, batch.x))[0], batch.y),
+        )
+
+    def forget(self, task: str) -> None:
+        del self.isolated[task]
+
+    def network_of(self, task: str) -> Network:
+        return self.isolated[task] if task in self.isolated else self.fresh_network(task)

@@ -1,0 +1,87 @@
+"""LSF: learning with selective forgetting (Shibata et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clpu.losses import cross_entropy, mean
+from clpu.methods.base import register
+from clpu.methods.ewc import Consolidating, EWCSettings
+from clpu.methods.lwf import Distilling, LwFSettings
+from clpu.networks.network import Network
+from clpu.randomness import rand
+from clpu.settings import setting
+from clpu.training import Batch, Examples
+
+
+@dataclass(frozen=True)
+class LSFSettings(EWCSettings, LwFSettings):
+    mnemonic: float = setting(10.0, "weight of the codes of retained tasks", at_least=0)
+
+
+@register
+class LSF(Consolidating, Distilling):
+    """Mnemonic codes: a Gaussian pattern a class, learned mixed with the class's inputs, stands for it later.
+
+    Cross-entropy on plain and on mixed inputs, on the codes of retained tasks, EWC's penalty and LwF's
+    distillation. Forgetting drops the task's codes, F and θ*, and trains on the codes that are retained,
+    for as many steps as the task took to learn.
+    """
+
+    name = "lsf"
+    Settings = LSFSettings
+
+    def learn(self, task: str, data: Examples, temporary: bool) -> None:
+        before, past = self.main, list(self.ledger)
+        shape = data.x.shape[1:]
+        draws = [
+            torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
+            for g in self.sources(task, "codes")
+        ]
+        codes = torch.stack(draws).to(self.device)
+        mixing = self.sources(task, "mixing")
+
+        def loss(net: Network, batch: Batch) -> Tensor:
+            x = net.pixels(batch.x)
+            mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
+            remembered = [(t, self.extras[t]["codes"]) for t in past]
+            outputs = net.logits((task, x), (task, mixed), *((t, x) for t in past), *remembered)
+            new = mean(cross_entropy(h, batch.y) for h in outputs[:2])
+            if not past:
+                return new
+            old, coded = outputs[2 : 2 + len(past)], outputs[2 + len(past) :]
+            return new + self.recalled(coded) + self.distilled(before, past, x, old)
+
+        network = self.warmed_up(task, data)
+        self.main = self.fit(task, network, self.batches(task, data), loss, pull=self.pull(past))
+        self.extras[task] = {"codes": codes}
+        self.consolidate(task, self.main, data)
+
+    def recalled(self, outputs: list[Tensor]) -> Tensor:
+        """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
+        classes = [torch.arange(h.shape[1], device=h.device).expand(h.shape[:2]) for h in outputs]
+        return mean(cross_entropy(h, c) for h, c in zip(outputs, classes)) * self.settings.mnemonic
+
+    def forget(self, task: str) -> None:
+        del self.extras[task]
+        retained = self.others(task)
+        if retained:
+            codes = [(t, self.extras[t]["codes"]) for t in retained]
+            self.main = self.fit(
+                task,
+                self.main,
+                range(self.ledger[task].steps),
+                lambda net, step: self.recalled(net.logits(*codes)),
+                "forget",
+                pull=self.pull(retained),
+            )
+
+
+def mix(x: Tensor, codes: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """λ·x + (1 − λ)·code of x's class, one λ an example; x (K, batch, *input), codes (K, classes, *input)."""
+    replica = torch.arange(len(x), device=x.device).unsqueeze(1)
+    weight = share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2))
+    return weight * x + (1 - weight) * codes[replica, y]

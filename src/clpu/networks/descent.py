@@ -1,0 +1,114 @@
+"""Stochastic gradient descent that happens inside the backward pass.
+
+For small networks an optimiser's separate pass over the weights costs as much as the arithmetic, so a
+linear layer updates itself as soon as its gradient is known: one GEMM computes W ← (1 − lr·wd)·W − lr·xᵀg.
+The price is a rule: in one step, all inputs go through the network in one call (`Network.logits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A quadratic penalty on the body's parameters: Σ_τ strength · Σ F_τ (θ − θ*_τ)².
+
+    Its gradient, 2·strength·(Σ F_τ θ − Σ F_τ θ*_τ), needs two tensors a parameter however many tasks
+    there are: `precision` and `target`.
+    """
+
+    precision: dict[str, Tensor]
+    target: dict[str, Tensor]
+
+    @classmethod
+    def towards(
+        cls, strength: float, terms: Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]
+    ) -> Pull | None:
+        """The sum of one term (F, θ*) a past task; `None` if there is none."""
+        if not terms:
+            return None
+        names = terms[0][0].keys()
+        precision = {n: sum((f[n] for f, _ in terms), start=torch.zeros(())) for n in names}
+        target = {n: sum((f[n] * a[n] for f, a in terms), start=torch.zeros(())) for n in names}
+        return cls(
+            {n: 2 * strength * t for n, t in precision.items()},
+            {n: 2 * strength * t for n, t in target.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Descent:
+    """θ ← θ − lr·(∇loss + weight_decay·θ + ∇pull)."""
+
+    lr: float
+    weight_decay: float = 0.0
+    pull: Pull | None = None
+    head_only: bool = False
+    # Draws for whatever a user's module draws itself (dropout); one a replica.
+    sources: Sequence[torch.Generator] = ()
+    # Makes autograd record a layer whose input needs no gradient.
+    anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
+
+    def shrink(self, name: str, tensor: Tensor) -> None:
+        """The part of the update that does not need the gradient of the loss, in place."""
+        keep = 1 - self.lr * self.weight_decay
+        if self.pull is None or name not in self.pull.precision:
+            tensor.mul_(keep)
+        else:
+            precision, target = self.pull.precision[name], self.pull.target[name]
+            torch.addcmul(self.lr * target, tensor, keep - self.lr * precision, out=tensor)
+
+
+class Linear:
+    """A linear layer for each replica, with optional ReLU, that descends as its gradient arrives.
+
+    Weights have shape (replicas, in, out), biases (replicas, 1, out).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, relu: bool = False, name: str = "") -> None:
+        self.weight, self.bias, self.relu, self.name = weight, bias, relu, name
+
+    def __call__(self, x: Tensor, descent: Descent | None = None) -> Tensor:
+        if descent is None:
+            out = torch.baddbmm(self.bias, x, self.weight)
+            return out.relu_() if self.relu else out
+        recorded: Tensor = _DescendingLinear.apply(x, descent.anchor, self, descent)
+        return recorded
+
+    def clone(self) -> Linear:
+        return Linear(self.weight.clone(), self.bias.clone(), self.relu, self.name)
+
+
+class _DescendingLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: Linear, descent: Descent) -> Tensor:
+        out = torch.baddbmm(layer.bias, x, layer.weight)
+        if layer.relu:
+            out.relu_()
+        ctx.save_for_backward(x, out if layer.relu else None)
+        ctx.layer, ctx.descent = layer, descent
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
+        x, out = ctx.saved_tensors
+        layer, descent = ctx.layer, ctx.descent
+        if layer.relu:
+            grad = torch.ops.aten.threshold_backward(grad, out, 0)
+        # The gradient with respect to the input needs the weights as they were: it comes first.
+        grad_x = torch.bmm(grad, layer.weight.transpose(1, 2)) if ctx.needs_input_grad[0] else None
+        if descent.pull is None:
+            keep = 1 - descent.lr * descent.weight_decay
+            layer.weight.baddbmm_(x.transpose(1, 2), grad, beta=keep, alpha=-descent.lr)
+        else:
+            descent.shrink(f"{layer.name}.weight", layer.weight)
+            layer.weight.baddbmm_(x.transpose(1, 2), grad, alpha=-descent.lr)
+        descent.shrink(f"{layer.name}.bias", layer.bias)
+        layer.bias.sub_(grad.sum(1, keepdim=True), alpha=descent.lr)
+        return grad_x, None, None, None

@@ -1,0 +1,46 @@
+"""ResNet-18 for small images: 3×3 stem, no max-pool, as in the paper's CIFAR experiments."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """Images (n, channels, height, width) or (n, height, width) → (n, 8·width) features."""
+
+    def __init__(self, channels: int, width: int = 64) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        blocks = []
+        inputs = width
+        for stage in range(4):
+            outputs = width * 2**stage
+            blocks += [Block(inputs, outputs, 1 if stage == 0 else 2), Block(outputs, outputs, 1)]
+            inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:
+            x = x.unsqueeze(1)
+        out = self.blocks(F.relu(self.norm(self.stem(x))))
+        return F.adaptive_avg_pool2d(out, 1).flatten(1)

@@ -1,0 +1,42 @@
+"""Random numbers that depend on (seed, task, purpose) and on nothing else.
+
+No generator is shared and no global one is read or written. That is what lets a stream and its
+counterfactual draw the same numbers, whatever was learned and forgotten in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def generator(seed: int, task: str | None, purpose: str) -> torch.Generator:
+    """A generator for one purpose of one task (`None`: the main network's own) of one replica.
+
+    >>> a, b = generator(0, "1", "order"), generator(0, "1", "order")
+    >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
+    True
+    """
+    key = json.dumps([int(seed), task, purpose], ensure_ascii=True).encode()
+    number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
+    return torch.Generator("cpu").manual_seed(number)
+
+
+def generators(seeds: Sequence[int], task: str | None, purpose: str) -> list[torch.Generator]:
+    """One generator for each replica."""
+    return [generator(seed, task, purpose) for seed in seeds]
+
+
+def rand(*shape: int, source: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Numbers from U(0, 1), whatever torch's default type and device may be."""
+    return torch.rand(shape, generator=source, dtype=dtype, device="cpu")
+
+
+def uniform(shape: Sequence[int], bound: float, sources: Sequence[torch.Generator]) -> Tensor:
+    """Numbers from U(-bound, bound) of shape (replicas, *shape), replica k's from source k."""
+    draws = [rand(*shape, source=source) for source in sources]
+    return torch.stack(draws).mul_(2 * bound).sub_(bound)

@@ -1,0 +1,99 @@
+"""Settings: frozen dataclasses that are at once configuration, check and help text."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from clpu.errors import BadSetting
+
+S = TypeVar("S")
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """A dataclass field with a help text and a range."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "at_least": at_least, "above": above, "choices": choices}
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """What every method has; the paper's values for MNIST are the defaults."""
+
+    epochs: int = setting(10, "passes over a task's data", at_least=1)
+    batch_size: int = setting(32, "examples a step, at most", at_least=1)
+    lr: float = setting(0.01, "learning rate of SGD", above=0)
+    weight_decay: float = setting(0.0005, "weight decay of SGD", at_least=0)
+    augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
+
+
+def known(*classes: type) -> dict[str, dataclasses.Field[Any]]:
+    """All settings of some settings classes, by name."""
+    return {f.name: f for cls in classes for f in dataclasses.fields(cls)}
+
+
+def make(cls: type[S], values: Mapping[str, Any]) -> S:
+    """An instance of a settings class from the values given, checked.
+
+    >>> make(Training, {"epochs": 3}).epochs
+    3
+    >>> make(Training, {"epochs": 0})
+    Traceback (most recent call last):
+        ...
+    clpu.errors.BadSetting: epochs must be at least 1, got 0
+    """
+    fields = known(cls)
+    hints = typing.get_type_hints(cls)
+    refuse_unknown(values, fields)
+    return cls(**{name: _checked(name, hints[name], fields[name], value) for name, value in values.items()})
+
+
+def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> None:
+    """Refuse a name that is no setting, and say what the settings are."""
+    for name in values:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise BadSetting(f"there is no setting {name!r}{hint} Known settings: {', '.join(sorted(fields))}")
+
+
+def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if typing.get_origin(kind) is tuple:
+        return _checked_tuple(name, typing.get_args(kind)[0], value)
+    if type(value) is not kind:
+        raise BadSetting(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r:.80}")
+    if kind is float and not math.isfinite(value):
+        raise BadSetting(f"{name} must be a finite number, got {value}")
+    limits = field.metadata
+    if limits.get("choices") and value not in limits["choices"]:
+        raise BadSetting(f"{name} must be one of {', '.join(limits['choices'])}, got {value!r}")
+    if limits.get("at_least") is not None and value < limits["at_least"]:
+        raise BadSetting(f"{name} must be at least {limits['at_least']}, got {value}")
+    if limits.get("above") is not None and value <= limits["above"]:
+        raise BadSetting(f"{name} must be above {limits['above']}, got {value}")
+    return value
+
+
+def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (tuple, list)):
+        if kind is int and value and all(type(v) is int and v > 0 for v in value):
+            return tuple(value)
+        if kind is float and all(type(v) in (int, float) and math.isfinite(v) for v in value):
+            return tuple(float(v) for v in value)
+    wanted = "one or more positive whole numbers" if kind is int else "finite numbers"
+    raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")
