@@ -205,11 +205,7 @@ def mutated(whole: bytes, data: st.DataObject) -> bytes:
     changed = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    return (
-        bytes(changed[: data.draw(st.integers(0, len(changed)))])
-        if data.draw(st.booleans())
-        else bytes(changed)
-    )
+    return bytes(changed[: data.draw(st.integers(0, len(changed)))]) if data.draw(st.booleans()) else bytes(changed)
 
 
 @given(st.data())
