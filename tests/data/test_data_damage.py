@@ -179,7 +179,7 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(cache: Path, originals: 
 
     tiny.write(originals, tiny.COLOUR, "cifar-python")
     (originals / "data_batch_4").write_bytes(attack)
-    with pytest.raises(UnsafeFile, match=r"data_batch_4 .* asks for io.open"):
+    with pytest.raises(UnsafeFile, match=r"data_batch_4 .* asks for _?io.open"):
         sources.from_folder(tiny.describe(tiny.COLOUR), originals, lambda *_: None)
     assert not target.exists()
 
@@ -230,7 +230,7 @@ def test_a_mutated_tar_is_read_or_refused_but_never_anything_else(data: st.DataO
 def test_a_mutated_pickle_is_read_or_refused_but_never_anything_else(data: st.DataObject) -> None:
     whole = tiny.python2_pickle({"labels": [1, 2], "data": np.zeros((2, 4), np.uint8)})
     try:
-        pixels, labels = read_batch(mutated(whole, data), "labels", "batch")
+        pixels, _, labels = read_batch(mutated(whole, data), "labels", "batch")
     except DamagedFile:
         return
     assert isinstance(pixels, bytes)

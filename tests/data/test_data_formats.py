@@ -33,11 +33,12 @@ def test_every_original_format_reads_back_exactly(name: str, form: str, original
     assert_is_here(name)
 
 
-def test_pickles_that_todays_numpy_writes_are_read_too(originals: Path) -> None:
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_pickles_that_todays_numpy_writes_are_read_too(originals: Path, order: str) -> None:
     content = tiny.arrays(tiny.HUNDRED)
     for split in ("train", "test"):
         x, y = content[f"{split}_x"], content[f"{split}_y"]
-        batch = {"fine_labels": y.tolist(), "data": x.reshape(len(x), -1)}
+        batch = {"fine_labels": y.tolist(), "data": x.reshape(len(x), -1).copy(order)}
         (originals / split).write_bytes(pickle.dumps(batch, protocol=3))
     fetch.get(tiny.HUNDRED, folder=originals, offline=True)
     assert_is_here(tiny.HUNDRED)

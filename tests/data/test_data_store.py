@@ -194,14 +194,14 @@ def forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "forbidden"
     folder.mkdir(mode=0o500)
     if os.access(folder, os.W_OK):
-        real = os.mkdir
+        real = Path.mkdir
 
-        def refuse(path: str | Path, *rest: object, **more: object) -> None:
-            if Path(path).is_relative_to(folder):
+        def refuse(path: Path, *rest: object, **more: object) -> None:
+            if path.is_relative_to(folder):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             real(path, *rest, **more)
 
-        monkeypatch.setattr(os, "mkdir", refuse)
+        monkeypatch.setattr(Path, "mkdir", refuse)
     return folder
 
 

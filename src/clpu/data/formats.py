@@ -123,11 +123,11 @@ def _read_cifar_python(
     y = np.empty(count, np.int64)
     for number, file in enumerate(files):
         rows = slice(number * each, (number + 1) * each)
-        data, labels = read_batch(raw[file.name], key, f"{file.name} in {origin}")
+        data, by_column, labels = read_batch(raw[file.name], key, f"{file.name} in {origin}")
         _check_size(file, len(data), each * pixels, origin)
         if len(labels) != each:
             raise DamagedFile(f"{file.name} in {origin} holds {len(labels)} labels, expected {each}")
-        x[rows] = np.frombuffer(data, np.uint8).reshape(each, pixels)
+        x[rows] = np.frombuffer(data, np.uint8).reshape((each, pixels), order="F" if by_column else "C")
         y[rows] = labels
     return x.reshape(count, *known.image), y
 

@@ -30,10 +30,11 @@ class _Array:
     def __init__(self, *_: object) -> None:
         self.dtype: object = None
         self.data: object = None
+        self.by_column = False
 
     def __setstate__(self, state: object) -> None:
-        if isinstance(state, tuple) and len(state) == 5 and not state[3]:  # [3]: in Fortran's order
-            _, _, self.dtype, _, self.data = state
+        if isinstance(state, tuple) and len(state) == 5:
+            _, _, self.dtype, self.by_column, self.data = state
 
 
 # Only classes with a `__setstate__` of their own: on anything else it gets, a pickle can set attributes.
@@ -99,8 +100,11 @@ class _Forbidden(pickle.UnpicklingError):
     pass
 
 
-def read_batch(data: bytes, labels: str, origin: str) -> tuple[bytes, list[int]]:
-    """The pixels and the labels of one CIFAR batch; anything beyond plain data is refused."""
+def read_batch(data: bytes, labels: str, origin: str) -> tuple[bytes, bool, list[int]]:
+    """The pixels of one CIFAR batch, whether they lie column by column, and the labels.
+
+    Anything beyond plain data is refused.
+    """
     try:
         for opcode, value, _ in pickletools.genops(data):
             far = opcode.name == "LONG_BINPUT" and (value is None or value > _MOST_NOTES)
@@ -123,4 +127,4 @@ def read_batch(data: bytes, labels: str, origin: str) -> tuple[bytes, list[int]]
         raise DamagedFile(f"{origin}: 'data' is not of unsigned bytes")
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 256 for value in values):
         raise DamagedFile(f"{origin} has no list {labels!r} of small integers")
-    return pixels.data, values
+    return pixels.data, bool(pixels.by_column), values
