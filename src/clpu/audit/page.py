@@ -1,0 +1,7 @@
+"""stub"""
+
+from clpu.audit.run import Audit
+
+
+def page(audit: Audit) -> str:
+    return ""
