@@ -45,6 +45,16 @@ def test_an_agent_weighted_twice_counts_as_two():
     assert roc.at(0.01) == pytest.approx(again.roc().at(0.01))
 
 
+def test_intervals_are_percentiles_of_resampled_agents():
+    scores = Scores(*scored(3))
+    rng = np.random.default_rng(0)
+    counts = [rng.multinomial(5, np.full(5, 0.2), size=1000) for _ in range(2)]
+    rocs = [scores.roc(np.concatenate(w).astype(float)) for w in zip(*counts)]
+    figures = [[roc.area, roc.at(0.01), roc.at(0.001)] for roc in rocs]
+    expected = np.quantile(figures, [0.025, 0.975], axis=0, method="nearest")
+    assert np.allclose(scores.intervals(), expected.T)
+
+
 def test_intervals_over_agents_are_wider_than_cases_would_say():
     """Cases of an agent share its luck: 4 agents with 500 cases are not 2,000 independent ones."""
     rng = np.random.default_rng(0)
@@ -99,8 +109,9 @@ def test_a_permutation_test_of_few_runs_counts_every_labelling_by_hand():
 
 
 @pytest.mark.parametrize("runs", [6, 20])
-def test_identical_distributions_are_rejected_at_the_stated_rate(runs):
+def test_identical_distributions_are_rejected_at_the_stated_rate(runs, monkeypatch):
     """Both ways to count, all labellings and drawn ones: P(p ≤ α) ≤ α, and not much less."""
+    monkeypatch.setattr("clpu.audit.permutation.RESAMPLES", 2)  # intervals play no part here
     rng = np.random.default_rng(runs)
     repeats, p_energy, p_rank = 400, [], []
     for _ in range(repeats):
@@ -134,7 +145,7 @@ def test_too_few_runs_can_detect_nothing():
 
 
 def test_likelihood_ratios_reach_the_optimum_of_a_toy_gaussian():
-    """Confidences N(μ + δ, 1) against N(μ, 1): no attack has an area above Φ(δ/√2), and with many shadows this has it."""
+    """Confidences N(μ + δ, 1) against N(μ, 1): no attack has an area above Φ(δ/√2); with many shadows this has it."""
     rng, delta, agents, cases = np.random.default_rng(0), 1.2, 200, 60
     middle = rng.normal(0, 20, cases)
     draw = lambda shift: middle + shift + rng.normal(size=(agents, cases))  # noqa: E731

@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 #: cases it is sure of are right (Carlini et al. 2022).
 RATES = (0.01, 0.001)
 
+# Numbers worked on at a time when resampling.
+_BLOCK = 1 << 20
+
 
 @dataclass(frozen=True)
 class Roc:
@@ -74,11 +77,26 @@ class Scores:
             generator.multinomial(len(group), np.full(len(group), 1 / len(group)), size=RESAMPLES).astype(float)
             for group in (self.positives, self.negatives)
         ]
-        draws = []
-        for weights in np.concatenate(counts, axis=1):
-            roc = self.roc(weights)
-            draws.append([roc.area, *(roc.at(rate) for rate in rates)])
-        return [percentiles(column, 0.95) for column in np.array(draws).T]
+        weights = np.concatenate(counts, axis=1)
+        blocks = np.array_split(weights, max(1, weights.shape[0] * len(self._agent) // _BLOCK))
+        draws = np.concatenate([self._figures(block, rates) for block in blocks], axis=1)
+        return [percentiles(row, 0.95) for row in draws]
+
+    def _figures(self, weights: Floats, rates: Sequence[float]) -> Floats:
+        """What `roc(w).area` and `roc(w).at(rate)` are for many weights at once: [figure, resample]."""
+        weight = weights[:, self._agent]
+        mine = self._agent < len(self.positives)
+        positive = np.where(mine, weight, 0.0).cumsum(axis=1)[:, self._ends]
+        negative = np.where(mine, 0.0, weight).cumsum(axis=1)[:, self._ends]
+        positive, negative = positive / positive[:, -1:], negative / negative[:, -1:]
+        both = positive.copy()
+        both[:, 1:] += positive[:, :-1]
+        figures = [(np.diff(negative, axis=1, prepend=0.0) * both).sum(axis=1) / 2]
+        for rate in rates:
+            last = (negative <= rate + 1e-12).sum(axis=1) - 1
+            reached = np.take_along_axis(positive, np.maximum(last, 0)[:, None], axis=1)[:, 0]
+            figures.append(np.where(last < 0, 0.0, reached))
+        return np.array(figures)
 
     def p(self, *, two_sided: bool) -> float:
         """The permutation test of the area, over agents: their cases keep their ranks, the labels are dealt anew."""
