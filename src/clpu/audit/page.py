@@ -27,7 +27,7 @@ dl.says { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; 
 dl.says dt { color: var(--muted); } dl.says dd { margin: 0; }
 svg .hollow { fill: var(--ground); stroke: var(--muted); stroke-width: 1.6; }
 svg .line-inner { stroke: var(--inner); } svg .line-across { stroke: var(--across); }
-td.words { white-space: normal; text-align: left; min-width: 16em; }
+td.words, th.words { white-space: normal; text-align: left !important; min-width: 16em; }
 @media (max-width: 820px) { dl.says { grid-template-columns: 1fr; } dl.says dd { margin-bottom: .5rem; } }
 """
 
@@ -56,8 +56,8 @@ def _lead(audit: Audit) -> str:
     runs = len(audit.recipe.seeds)
     return (
         f'<p class="lead">For each method, {runs} agents handled the requests below, and {runs} others the same '
-        "requests without those of the forgotten tasks (marked). If forgetting is perfect, nobody can tell the two kinds apart. "
-        "This page shows who could, and by what.</p>" + request_list(Stream(audit.recipe.requests))
+        "requests without those of the forgotten tasks (marked). If forgetting is perfect, nobody can tell the two "
+        "kinds apart. This page shows who could, and by what.</p>" + request_list(Stream(audit.recipe.requests))
     )
 
 
@@ -94,7 +94,8 @@ def _bits(every: Sequence[Findings]) -> str:
                 f'<td class="words">{escape(what)}</td><td><code>{bits.digest[:12]}</code></td>'
                 f"<td><code>{bits.digest_without[:12]}</code></td></tr>"
             )
-    head = "<th>Method</th><th>after request</th><th>state and outputs</th><th>digest</th><th>without the tasks</th>"
+    head = '<th>Method</th><th>after request</th><th class="words">state and outputs</th>'
+    head += "<th>digest</th><th>without the tasks</th>"
     return (
         "<h2>Bit by bit</h2>\n"
         f'<div class="scroll"><table class="plain"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>\n'
@@ -269,8 +270,8 @@ def _limits() -> str:
         "<h2>What no such audit can show</h2>\n<p>Attacks can find a trace; that they find none does not prove that "
         "there is none. The same outputs, and even the same weights, can be reached with and without the data (Thudi "
         "et al. 2022, <i>On the necessity of auditable algorithmic definitions for machine unlearning</i>), so "
-        "unlearning is a property of how a state came about. That is why only the comparison of bits, with a process that never "
-        "saw the task, is called a proof here.</p>"
+        "unlearning is a property of how a state came about. That is why only the comparison of bits, with a process "
+        "that never saw the task, is called a proof here.</p>"
     )
 
 

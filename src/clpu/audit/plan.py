@@ -23,17 +23,24 @@ PAIR_SEEDS = 2000
 AT_ONCE = 16
 #: Steps that are timed to say what an audit costs.
 TIMED = 20
+# Seconds that a probe takes besides its steps: outputs, attacks, files.
+_A_PROBE = 0.3
 
 
 @dataclass(frozen=True)
 class Design:
-    """How much an audit does. `runs` agents a group are trained, `pairs` twins are compared bit by bit."""
+    """How much an audit does.
+
+    `runs` agents a group are trained, `pairs` twins are compared bit by bit; `images` test images and `members`
+    training examples are looked at; relearning takes a share `relearning` of the steps of learning, with `stops` to
+    measure; `error_rate` is how often an honest method may be accused.
+    """
 
     runs: int = 32
     pairs: int = 2
     images: int = 200
     members: int = 300
-    relearning: float = 0.1
+    relearning: float = 0.3
     stops: int = 16
     error_rate: float = 0.01
 
@@ -148,5 +155,5 @@ def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
         extra = replace(one, requests=f"{task.name}R") if one.sights else None
         looks = len({number for number, _ in one.sights})
         cost = sum(request_costs(one)) + (looks * sum(request_costs(extra)) if extra else 0.0)
-        total += cost * steps_of(task, one.settings) * a_step
+        total += cost * steps_of(task, one.settings) * a_step + _A_PROBE
     return total / max(1, min(workers, len(left)))

@@ -81,7 +81,8 @@ def _found(findings: Findings) -> tuple[str, ...]:
 
 
 def _strength(findings: Findings, names: Sequence[str]) -> str:
-    return "; ".join(f"{name} ({strength(strongest(findings, name))})" for name in names)
+    said = "; ".join(f"{name} ({strength(strongest(findings, name))})" for name in names[:3])
+    return f"{said}; also by {', '.join(names[3:])}" if names[3:] else said
 
 
 def strongest(findings: Findings, name: str) -> Attack:
