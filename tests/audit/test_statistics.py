@@ -48,7 +48,7 @@ def test_an_agent_weighted_twice_counts_as_two():
 def test_intervals_are_percentiles_of_resampled_agents():
     scores = Scores(*scored(3))
     rng = np.random.default_rng(0)
-    counts = [rng.multinomial(5, np.full(5, 0.2), size=1000) for _ in range(2)]
+    counts = [rng.multinomial(5, np.full(5, 0.2), size=200) for _ in range(2)]
     rocs = [scores.roc(np.concatenate(w).astype(float)) for w in zip(*counts)]
     figures = [[roc.area, roc.at(0.01), roc.at(0.001)] for roc in rocs]
     expected = np.quantile(figures, [0.025, 0.975], axis=0, method="nearest")

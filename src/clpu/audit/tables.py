@@ -14,11 +14,14 @@ from clpu.audit.run import Audit
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
 from clpu.report import names
 
+#: The attacks' names where there is little room.
+SHORT = dict(zip(ATTACKS, ("outputs", "others", "member", "thresh.", "relearn", "relapse", "features")))
+
 STYLES = {EXACT: "green", TRACE: "red"}
 
 #: What the columns hold, for the line beneath a table.
 KEY = (
-    "Each cell: the strongest effect over the forgets, with its 95 % interval; * marks what counts as found. "
+    "Each cell: the strongest effect over the forgets [its 95 % interval]; * marks what counts as found. "
     "Outputs, side effects and features: separation of the two groups, 0 for none, 1 for complete. "
     "The others: AUC, 0.5 for chance."
 )
@@ -53,26 +56,26 @@ def caveat(audit: Audit) -> str:
 
 
 def show(audit: Audit, console: Console | None = None) -> None:
-    """Print the table of verdicts."""
+    """Print the verdicts, each with its reason, above them the strongest effect of each attack."""
     if console is None:
-        console = Console() if sys.stdout.isatty() else Console(width=160)
+        console = Console() if sys.stdout.isatty() else Console(width=120)
     console.print(Text(heading(audit), style="bold"))
-    narrow = console.width < 140
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("Method", "Verdict", "Bits", *ATTACKS):
-        table.add_column(column.capitalize(), no_wrap=True)
+    for column in ("method", "verdict", *(SHORT[attack] for attack in ATTACKS)):
+        table.add_column(column, no_wrap=True)
     for method, findings in audit.findings.items():
-        said = verdict(findings)
-        cells = [cell(findings, attack) for attack in ATTACKS]
-        cells = [text.partition(" ")[0] for text in cells] if narrow else cells
+        kind = verdict(findings).kind
+        cells = [cell(findings, attack).partition(" ")[0] for attack in ATTACKS]
         marked = [Text(text, style="red" if "*" in text else "") for text in cells]
-        title = Text(said.title, style=STYLES.get(said.kind, "yellow"))
-        table.add_row(names.method(method), title, "equal" if findings.exact else "differ", *marked)
+        table.add_row(names.method(method), Text(kind, style=STYLES.get(kind, "yellow")), *marked)
     console.print(table)
     console.print(Text(KEY, style="dim"))
     console.print(Text(caveat(audit), style="dim"))
     for method, findings in audit.findings.items():
-        console.print(Text(f"{names.method(method)}: ", style="bold"), Text(verdict(findings).words))
+        said = verdict(findings)
+        line = Text(f"{names.method(method)}: ", style="bold")
+        line.append(said.title, style=STYLES.get(said.kind, "yellow"))
+        console.print(line.append(f". {said.words}", style="not bold"))
 
 
 def markdown(audit: Audit) -> str:
