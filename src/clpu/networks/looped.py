@@ -105,7 +105,7 @@ class Looped(Body):
             if descent.pull is not None:
                 for name, g, t in zip(live, gradients, parameters):
                     g.addcmul_(descent.pull.precision[name][k], t).sub_(descent.pull.target[name][k])
-            torch._foreach_mul_(parameters, 1 - descent.lr * descent.weight_decay)
+            torch._foreach_mul_(parameters, descent.keep)
             torch._foreach_add_(parameters, gradients, alpha=-descent.lr)
             for t in parameters:
                 t.grad = None
