@@ -43,14 +43,30 @@ class Event:
 Listener = Callable[[Event], None]
 
 
+#: Performs a piece and saves it: work(piece, data, path, progress). Worker processes import it by its name.
+Work = Callable[[Any, Sequence[TaskData], Path, Callable[[int, Progress | None], None]], None]
+
+
+def measure(
+    piece: Piece, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]
+) -> None:
+    """What a benchmark does with a piece."""
+    save(path, piece, perform(piece, data, progress))
+
+
 def run_pieces(
-    pieces: Sequence[Piece], data: Sequence[TaskData], folder: Path, workers: int, listener: Listener
+    pieces: Sequence[Piece],
+    data: Sequence[TaskData],
+    folder: Path,
+    workers: int,
+    listener: Listener,
+    work: Work = measure,
 ) -> dict[str, str]:
     """Perform pieces and save each in the folder; returns the reason of failure of those that failed."""
     if workers <= 1 or len(pieces) <= 1:
         with _one_thread():
-            return _here(pieces, data, folder, listener)
-    return _in_workers(pieces, data, folder, min(workers, len(pieces)), listener)
+            return _here(pieces, data, folder, listener, work)
+    return _in_workers(pieces, data, folder, min(workers, len(pieces)), listener, work)
 
 
 def file_of(folder: Path, piece: Piece) -> Path:
@@ -58,7 +74,7 @@ def file_of(folder: Path, piece: Piece) -> Path:
     return folder / f"{piece.name}.safetensors"
 
 
-def _do(piece: Piece, data: Sequence[TaskData], folder: Path, tell: Listener) -> str:
+def _do(piece: Piece, data: Sequence[TaskData], folder: Path, tell: Listener, work: Work) -> str:
     """Perform and save one piece; the reason if it fails."""
 
     def progress(number: int, step: Progress | None) -> None:
@@ -68,7 +84,7 @@ def _do(piece: Piece, data: Sequence[TaskData], folder: Path, tell: Listener) ->
             tell(Event("step", piece.name, number, step.phase, step.step, step.steps))
 
     try:
-        save(file_of(folder, piece), piece, perform(piece, data, progress))
+        work(piece, data, file_of(folder, piece), progress)
     except (Error, OSError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -76,10 +92,12 @@ def _do(piece: Piece, data: Sequence[TaskData], folder: Path, tell: Listener) ->
     return ""
 
 
-def _here(pieces: Sequence[Piece], data: Sequence[TaskData], folder: Path, listener: Listener) -> dict[str, str]:
+def _here(
+    pieces: Sequence[Piece], data: Sequence[TaskData], folder: Path, listener: Listener, work: Work
+) -> dict[str, str]:
     failures = {}
     for piece in pieces:
-        reason = _do(piece, data, folder, listener)
+        reason = _do(piece, data, folder, listener, work)
         if reason:
             failures[piece.name] = reason
         listener(Event("failed" if reason else "done", piece.name, reason=reason))
@@ -100,9 +118,9 @@ def _one_thread() -> Iterator[None]:
 class _Worker:
     """A process, the connection to it, and what it is working on."""
 
-    def __init__(self, context: Any, data: Sequence[TaskData], folder: Path) -> None:
+    def __init__(self, context: Any, data: Sequence[TaskData], folder: Path, work: Work) -> None:
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, list(data), folder), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, list(data), folder, work), daemon=True)
         self.process.start()
         theirs.close()
         self.piece: Piece | None = None
@@ -112,7 +130,7 @@ class _Worker:
         self.connection.send(piece)
 
 
-def _work(connection: Connection, data: list[TaskData], folder: Path) -> None:
+def _work(connection: Connection, data: list[TaskData], folder: Path, work: Work) -> None:
     """A worker's life: pieces come in, events go out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)
@@ -121,19 +139,19 @@ def _work(connection: Connection, data: list[TaskData], folder: Path) -> None:
             piece = connection.recv()
         except EOFError:
             return
-        reason = _do(piece, data, folder, connection.send)
+        reason = _do(piece, data, folder, connection.send, work)
         connection.send(Event("failed" if reason else "done", piece.name, reason=reason))
 
 
 def _in_workers(
-    pieces: Sequence[Piece], data: Sequence[TaskData], folder: Path, count: int, listener: Listener
+    pieces: Sequence[Piece], data: Sequence[TaskData], folder: Path, count: int, listener: Listener, work: Work
 ) -> dict[str, str]:
     context = torch.multiprocessing.get_context("spawn")
     shared = [_shared(task) for task in data]
     waiting, failures = list(pieces), {}
     workers: list[_Worker] = []
     try:
-        workers = [_Worker(context, shared, folder) for _ in range(count)]
+        workers = [_Worker(context, shared, folder, work) for _ in range(count)]
         for worker in workers:
             worker.give(waiting.pop(0))
         while any(worker.piece for worker in workers):
@@ -146,7 +164,7 @@ def _in_workers(
                 except (EOFError, ConnectionResetError):
                     worker.process.join()
                     event = Event("failed", worker.piece.name, reason=_death(worker.process.exitcode))
-                    workers[workers.index(worker)] = worker = _Worker(context, shared, folder)
+                    workers[workers.index(worker)] = worker = _Worker(context, shared, folder, work)
                 if event.kind == "failed":
                     failures[event.piece] = event.reason
                 if event.kind in ("failed", "done"):

@@ -78,7 +78,7 @@ def perform(
         agent.progress = lambda step, number=number: progress(number, step)
         start = time.perf_counter()
         if request is not None:
-            _handle(agent, request, by_name)
+            handle(agent, request, by_name)
         seconds.append(time.perf_counter() - start)
         progress(number, None)
         start = time.perf_counter()
@@ -95,7 +95,8 @@ def perform(
     return Measured(accuracy, outputs, kept, seconds, evaluating)
 
 
-def _handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
+def handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
+    """Let an agent handle a request, with the task's training data where it learns."""
     if request.instruction is Instruction.FORGET or request.task in agent.tasks:
         agent.handle(request)
         return
@@ -114,11 +115,16 @@ def save(path: Path, piece: Piece, measured: Measured) -> None:
     tensors: dict[str, NDArray[Any]] = {f"{n}/{task}": a for (n, task), a in measured.outputs.items()}
     rest = {"bytes": measured.bytes, "seconds": measured.seconds, "evaluation": measured.evaluation_seconds}
     metadata = {"piece": json.dumps(asdict(piece), sort_keys=True), "measured": json.dumps(rest)}
+    write_arrays(path, {"accuracy": measured.accuracy, **tensors}, metadata)
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with half.open("wb") as file:
-            file.write(safetensors.numpy.save({"accuracy": measured.accuracy, **tensors}, metadata))
+            file.write(safetensors.numpy.save(arrays, metadata))
             file.flush()
             os.fsync(file.fileno())
         half.replace(path)

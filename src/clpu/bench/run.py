@@ -226,7 +226,11 @@ def continued(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe of the folder if this one goes on with it; `BadRun` with the differences if it does not."""
     if not (folder / "run.json").is_file():
         return recipe
-    before = read_recipe(folder)
+    return joined(read_recipe(folder), recipe, folder)
+
+
+def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
+    """An earlier recipe with the methods of a later one; `BadRun` with the differences if they do not agree."""
     differences = []
     for name in ("stream", "requests", "profile", "seeds", "counterfactual_seeds", "network", "data"):
         if getattr(before, name) != getattr(recipe, name):

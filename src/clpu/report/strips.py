@@ -19,7 +19,7 @@ NARROW = 520
 def distances(rows: Sequence[Row], width: float) -> Canvas:
     """IJSD and AJSD as dots, one a pair of runs, over the range that in-group distances cover."""
     rows = [row for row in rows if row.ajsd.size]
-    frame = _Frame(width, len(rows), "Distances between runs within the counterfactual group and across the groups")
+    frame = Frame(width, len(rows), "Distances between runs within the counterfactual group and across the groups")
     values = np.concatenate([np.concatenate([row.ijsd, row.ajsd]) for row in rows])
     scale = _distance_scale(values, frame)
     log = scale.kind == "log"
@@ -36,7 +36,7 @@ def distances(rows: Sequence[Row], width: float) -> Canvas:
     return frame.canvas
 
 
-def _distance_scale(values: Floats, frame: _Frame) -> Scale:
+def _distance_scale(values: Floats, frame: Frame) -> Scale:
     positive = values[values > 0]
     if positive.size and positive.max() / positive.min() > 6:
         # A few of the smallest may be rounding errors of equal runs: no need for an axis that begins at 1e-17.
@@ -66,7 +66,7 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
     rows = [row for row in rows if row.forgotten]
     most = max(len(row.forgotten) for row in rows)
     label = "Accuracy on forgotten tasks right after their forget, beside chance"
-    frame = _Frame(width, len(rows), label, height=max(40.0, 12.0 * most + 8))
+    frame = Frame(width, len(rows), label, height=max(40.0, 12.0 * most + 8))
     scale = Scale(0, 100, frame.left, frame.right)
     frame.axis(scale, "accuracy right after the forget, %")
     bottom = frame.canvas.height - frame.bottom
@@ -92,7 +92,7 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
     return frame.canvas
 
 
-class _Frame:
+class Frame:
     """Rows with a name at the left (or above, when narrow), a figure at the right, and a common axis beneath."""
 
     def __init__(self, width: float, rows: int, label: str, height: float = 40) -> None:
