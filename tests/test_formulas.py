@@ -30,6 +30,19 @@ def examples(task):
     return Examples(torch.tensor(x), torch.tensor([labels.index(v) for v in y]), tuple(labels))
 
 
+def drawn(memories, samples, sources):
+    return Rehearsal(memories, dict.fromkeys(memories, 3), samples, sources)
+
+
+def by_task(samples):
+    """The parts of the first replica's samples: task, x, y, logits."""
+    for s in samples:
+        share = s.x.shape[1] // len(s.tasks)
+        for i, task in enumerate(s.tasks):
+            rows = slice(i * share, (i + 1) * share)
+            yield task, s.x[0, rows], s.y[0, rows], None if s.logits is None else s.logits[0, rows]
+
+
 def main_of(agent):
     return agent._method.main
 
@@ -76,7 +89,7 @@ def test_the_uniform_term_is_smallest_at_equal_outputs_where_it_is_log_classes()
 
 def test_der_has_two_terms():
     agent = play("1R", "der++", alpha=0.3, beta=0.7, **SETTINGS)
-    [sample] = Rehearsal(agent._method.memories, 8, generators([0], "t", "r"), torch.device("cpu")).draw()
+    [sample] = drawn(agent._method.memories, 8, generators([0], "t", "r")).draw()
     outputs = some(1, 8, 3)
     mse = ((outputs - sample.logits) ** 2).mean()
     assert torch.isclose(
@@ -102,14 +115,14 @@ def test_a_second_task_with_der_is_sgd_on_the_papers_objective():
     start = before._method.with_fresh_head(main_of(before), "3", 3)
     after = before.copy()
     after.learn("3", *make_task("3"))
-    rehearsal = Rehearsal(before._method.memories, 32, generators([5], "3", "rehearsal"), torch.device("cpu"))
+    rehearsal = drawn(before._method.memories, 32, generators([5], "3", "rehearsal"))
 
     def loss(batch, samples):
         def of(model):
             total = F.cross_entropy(model("3", batch.x[0]), batch.y[0])
-            for s in samples:
-                out = model(s.task, s.x[0])
-                total = total + (0.5 * F.mse_loss(out, s.logits[0]) + 1.0 * F.cross_entropy(out, s.y[0])) / len(samples)
+            for task, x, y, logits in by_task(samples):
+                out = model(task, x)
+                total = total + (0.5 * F.mse_loss(out, logits) + 1.0 * F.cross_entropy(out, y)) / 2
             return total
 
         return of
@@ -126,18 +139,17 @@ def test_a_merge_is_sgd_on_the_tasks_own_memory_and_the_mean_over_remembered_one
     start = method.with_fresh_head(main_of(before), "2", 3)
     after = before.copy()
     after.keep("2")
-    cpu = torch.device("cpu")
-    own = Rehearsal({"2": method.memories["2"]}, 32, generators([5], "2", "merge"), cpu)
-    others = Rehearsal({t: method.memories[t] for t in "13"}, 32, generators([5], "2", "merge rehearsal"), cpu)
+    own = drawn({"2": method.memories["2"]}, 32, generators([5], "2", "merge"))
+    others = drawn({t: method.memories[t] for t in "13"}, 32, generators([5], "2", "merge rehearsal"))
 
     def step():
-        [mine], past = own.draw(), others.draw()
-        assert mine.x.shape[1] == 32
-        assert [p.x.shape[1] for p in past] == [16, 16]
+        [mine], past = list(by_task(own.draw())), list(by_task(others.draw()))
+        assert len(mine[1]) == 32
+        assert [(p[0], len(p[1])) for p in past] == [("1", 16), ("3", 16)]
 
-        def term(model, s):
-            out = model(s.task, s.x[0])
-            return 0.4 * F.mse_loss(out, s.logits[0]) + 0.9 * F.cross_entropy(out, s.y[0])
+        def term(model, part):
+            task, x, y, logits = part
+            return 0.4 * F.mse_loss(model(task, x), logits) + 0.9 * F.cross_entropy(model(task, x), y)
 
         return lambda model: term(model, mine) + (term(model, past[0]) + term(model, past[1])) / 2
 
@@ -153,10 +165,10 @@ def test_forgetting_with_er_is_sgd_on_the_memories_that_remain():
     after = before.copy()
     after.forget("2")
     left = {t: before._method.memories[t] for t in "13"}
-    rehearsal = Rehearsal(left, 32, generators([5], "2", "forget"), torch.device("cpu"))
+    rehearsal = drawn(left, 32, generators([5], "2", "forget"))
 
     def loss(samples):
-        return lambda model: sum(F.cross_entropy(model(s.task, s.x[0]), s.y[0]) for s in samples) / len(samples)
+        return lambda model: sum(F.cross_entropy(model(task, x), y) for task, x, y, _ in by_task(samples)) / 2
 
     start = Plain(main_of(before).without_head("2"))
     expected = descend(start, [loss(rehearsal.draw()) for _ in range(6)], 0.05, 0.01)

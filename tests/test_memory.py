@@ -101,10 +101,10 @@ def two_memories(replicas=3):
 
 
 def test_rehearsal_divides_its_samples_and_draws_without_replacement_from_each_replicas_own_memory():
-    rehearsal = Rehearsal(two_memories(), 32, generators([0, 1, 2], "t", "r"), torch.device("cpu"))
+    rehearsal = Rehearsal(two_memories(), {"a": 2, "b": 2}, 32, generators([0, 1, 2], "t", "r"))
     for _ in range(STEPS_AT_ONCE + 5):
         a, b = rehearsal.draw()
-        assert (a.task, b.task) == ("a", "b")
+        assert (a.tasks, b.tasks) == (("a",), ("b",))
         assert a.x.shape == (3, 16, 1)
         assert b.x.shape == (3, 9, 1)  # no more than there are
         for k in range(3):
@@ -115,7 +115,7 @@ def test_rehearsal_divides_its_samples_and_draws_without_replacement_from_each_r
 
 
 def test_rehearsal_draws_every_example_equally_often_and_anew_at_each_step():
-    rehearsal = Rehearsal({"a": two_memories(1)["a"]}, 10, generators([0], "t", "r"), torch.device("cpu"))
+    rehearsal = Rehearsal({"a": two_memories(1)["a"]}, {"a": 2}, 10, generators([0], "t", "r"))
     draws = [rehearsal.draw()[0].y[0] for _ in range(2000)]
     counts = torch.bincount(torch.cat(draws), minlength=40).numpy()
     assert stats.chisquare(counts).pvalue > 1e-4
@@ -123,4 +123,30 @@ def test_rehearsal_draws_every_example_equally_often_and_anew_at_each_step():
 
 
 def test_rehearsal_of_nothing_is_nothing():
-    assert Rehearsal({}, 32, generators([0], "t", "r"), torch.device("cpu")).draw() == []
+    rehearsal = Rehearsal({}, {}, 32, generators([0], "t", "r"))
+    assert rehearsal.draw() == []
+    assert float(rehearsal.mean([])) == 0.0
+
+
+def test_memories_that_are_alike_are_drawn_together_each_from_its_own_rows():
+    rows = {t: (torch.arange(30) + 1000 * i + 100 * torch.arange(2).view(-1, 1)) for i, t in enumerate("abc")}
+    memories = {t: Memory(r.unsqueeze(-1).float(), r, r.unsqueeze(-1).float()) for t, r in rows.items()}
+    rehearsal = Rehearsal(memories, {"a": 3, "b": 4, "c": 3}, 32, generators([0, 1], "t", "r"))
+    for _ in range(STEPS_AT_ONCE + 3):
+        together, alone = rehearsal.draw()
+        assert (together.tasks, alone.tasks) == (("a", "c"), ("b",))
+        assert together.x.shape == (2, 20, 1)
+        for k in range(2):
+            for i, first in ((0, 0), (1, 2000)):
+                drawn = together.y[k, 10 * i : 10 * i + 10].tolist()
+                assert len(set(drawn)) == 10
+                assert all(first + 100 * k <= value < first + 100 * k + 30 for value in drawn)
+        assert torch.equal(together.x[..., 0].long(), together.y)
+        assert torch.equal(together.logits, together.x)
+
+
+def test_the_mean_over_past_tasks_weighs_every_task_equally():
+    rows = torch.arange(30).unsqueeze(0)
+    memories = {t: Memory(rows.unsqueeze(-1).float(), rows) for t in "abc"}
+    rehearsal = Rehearsal(memories, {"a": 3, "b": 4, "c": 3}, 32, generators([0], "t", "r"))
+    assert float(rehearsal.mean([torch.tensor(6.0), torch.tensor(3.0)])) == pytest.approx((6.0 + 3.0 + 6.0) / 3)

@@ -42,6 +42,11 @@ def add_commands(app: typer.Typer) -> None:
             typer.Option("--set", help="key=value or method.key=value: changes a setting; as often as you like."),
         ] = None,
         device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")] = "cpu",
+        engine: Annotated[str, typer.Option(help="Where the work is done: local, or ray (many machines).")] = "local",
+        address: Annotated[
+            Optional[str],  # noqa: UP045
+            typer.Option(help="With --engine ray: the address of a running cluster.", show_default="a local one"),
+        ] = None,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
     ) -> None:
         """Run methods × seeds on a stream of tasks and show how they learn and how privately they forget.
@@ -49,9 +54,11 @@ def add_commands(app: typer.Typer) -> None:
         Each method runs the requests, and runs of other seeds have the requests that would have been, had the
         forgotten tasks never been asked for. A run that was stopped goes on with the same command.
         """
+        from clpu.bench.command import Where
         from clpu.bench.command import bench as command
 
         names = [name for text in methods or ["all"] for name in text.replace(",", " ").split()]
         folder = out or Path("runs") / f"{stream}-{profile}"
-        code = command(stream, profile, names, requests, seeds, folder, workers, set_ or [], device, quiet)
+        where = Where(engine, address, workers, device)
+        code = command(stream, profile, names, requests, seeds, folder, set_ or [], where, quiet)
         raise typer.Exit(code)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from clpu.bench import engine
 from clpu.bench import run as benchmark
 from clpu.bench.display import Display, duration
 from clpu.bench.profiles import profile as named_profile
@@ -17,6 +20,32 @@ from clpu.report.terminal import show
 from clpu.results import read_run
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where the work is done."""
+
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise BadSetting(f"--engine must be local or ray, got {self.engine!r:.40}")
+        if self.address and self.engine != "ray":
+            raise BadSetting("--address goes with --engine ray")
+        if self.workers is not None and self.workers < 1:
+            raise BadSetting(f"--workers must be at least 1, got {self.workers}")
+
+    def performer(self) -> Callable[..., dict[str, str]]:
+        """What performs pieces of work there."""
+        if self.engine == "local":
+            return engine.run_pieces
+        from clpu.bench import cluster
+
+        return partial(cluster.run_pieces, address=self.address)
+
+
 def bench(
     stream: str,
     profile: str,
@@ -24,20 +53,17 @@ def bench(
     requests: str,
     seeds: int,
     folder: Path,
-    workers: int | None,
     overrides: Sequence[str],
-    device: str,
+    where: Where,
     quiet: bool,
 ) -> int:
     """Run or go on with a benchmark and report; the exit code."""
-    if workers is not None and workers < 1:
-        raise BadSetting(f"--workers must be at least 1, got {workers}")
     console = Console(stderr=True, highlight=False)
     chosen = benchmark.check_methods(methods)
     base = named_profile(stream, profile)
     known = {method: list(benchmark.known_settings(method, base.network)) for method in chosen}
     plan = benchmark.plan(
-        stream, with_overrides(base, overrides, known), chosen, requests, seeds, device, benchmark.command_line()
+        stream, with_overrides(base, overrides, known), chosen, requests, seeds, where.device, benchmark.command_line()
     )
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     total = sum(map(len, plan.pieces.values()))
@@ -46,7 +72,7 @@ def bench(
         console.print(f"{stream}, {profile}: {total} pieces of work in {folder}{going_on}.", soft_wrap=True)
     try:
         with Display(left, console, quiet) as display:
-            failures = benchmark.run(plan, folder, workers or benchmark.cores(), display)
+            failures = benchmark.run(plan, folder, where.workers or benchmark.cores(), display, where.performer())
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130

@@ -171,8 +171,9 @@ class Method(ABC):
 
     def rehearsal(self, memories: Mapping[str, Memory], task: str, purpose: str) -> Rehearsal:
         """Draws from memories, `settings.rehearsed` examples a step."""
+        classes = {t: len(self.ledger[t].labels) for t in memories}
         augment = self.augmentation(task, purpose)
-        return Rehearsal(memories, self.settings.rehearsed, self.sources(task, purpose), self.device, augment)
+        return Rehearsal(memories, classes, self.settings.rehearsed, self.sources(task, purpose), augment)
 
     def fit(
         self,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from clpu.losses import mean
 from clpu.memory import Memory
 from clpu.methods.base import register
 from clpu.methods.derpp import Dark, DarkSettings
@@ -46,8 +45,9 @@ class CLPUDERppScratch(Dark):
 
         def loss(net: Network, step: int) -> Tensor:
             samples = [*own.draw(), *others.draw()]
-            terms = [self.replayed(s, h) for s, h in zip(samples, net.logits(*((s.task, s.x) for s in samples)))]
-            return terms[0] + mean(terms[1:])
+            outputs = net.logits(*((s.tasks, s.x) for s in samples))
+            mine, *rest = (self.replayed(s, h) for s, h in zip(samples, outputs))
+            return mine + others.mean(rest)
 
         entry = self.ledger[task]
         network = self.with_fresh_head(self.main, task, len(entry.labels))

@@ -35,7 +35,8 @@ class LSF(Consolidating, Distilling):
     Settings = LSFSettings
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        before, past = self.main, list(self.ledger)
+        past = list(self.ledger)
+        teacher = self.teacher(past, data)
         shape = data.x.shape[1:]
         draws = [
             torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
@@ -53,7 +54,7 @@ class LSF(Consolidating, Distilling):
             if not past:
                 return new
             old, coded = outputs[2 : 2 + len(past)], outputs[2 + len(past) :]
-            return new + self.recalled(coded) + self.distilled(before, past, x, old)
+            return new + self.recalled(coded) + self.distilled(old, teacher(batch))
 
         network = self.warmed_up(task, data)
         self.main = self.fit(task, network, self.batches(task, data), loss, pull=self.pull(past))

@@ -44,34 +44,60 @@ class Network:
     def __init__(self, body: Body, heads: Mapping[str, Linear], pixels: Pixels, descent: Descent | None = None) -> None:
         self.body, self.heads, self.pixels, self.descent = body, dict(heads), pixels, descent
         self._open = False
+        self._stacks: dict[tuple[str, ...], Linear] = {}
 
-    def logits(self, *parts: tuple[str, Tensor]) -> list[Tensor]:
+    def logits(self, *parts: tuple[str | tuple[str, ...], Tensor]) -> list[Tensor]:
         """Outputs for parts (task, x), each through its task's own head; x has shape (K, batch, *input).
 
-        All parts share one pass through the body, and an input that occurs in several parts goes through
-        it once; so do parts with the same task through its head. In training there is one such call a step.
+        A part may be ((task, task, …), x): then x holds equally many examples of each, the first task's first,
+        and the tasks have equally many classes. All parts share one pass through the body, and an input that
+        occurs in several parts goes through it once; so do parts with the same task through its head. In
+        training there is one such call a step.
         """
+        descent = None
         if self.descent is not None and torch.is_grad_enabled():
             if self._open:
                 raise RuntimeError("one call of logits() a step: hand all parts to it, or use torch.no_grad()")
-            self._open = True
-            descent: Descent | None = self.descent
-        else:
-            descent = None
+            self._open, descent = True, self.descent
         inputs = list({id(x): x for _, x in parts}.values())
         features = self.features(*inputs, descent=descent)
         by_input = dict(zip(map(id, inputs), features))
-        by_task: dict[str, list[Tensor]] = {}
-        for task, x in parts:
-            by_task.setdefault(task, []).append(by_input[id(x)])
-        outputs = {task: iter(self._through_head(task, some, descent)) for task, some in by_task.items()}
-        return [next(outputs[task]) for task, _ in parts]
+        by_tasks: dict[tuple[str, ...], list[Tensor]] = {}
+        for tasks, x in parts:
+            by_tasks.setdefault((tasks,) if isinstance(tasks, str) else tasks, []).append(by_input[id(x)])
+        if descent is not None and len({t for tasks in by_tasks for t in tasks}) < sum(map(len, by_tasks)):
+            raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
+        outputs = {tasks: iter(self._through_heads(tasks, some, descent)) for tasks, some in by_tasks.items()}
+        return [next(outputs[(tasks,) if isinstance(tasks, str) else tasks]) for tasks, _ in parts]
 
-    def _through_head(self, task: str, features: list[Tensor], descent: Descent | None) -> list[Tensor]:
+    def _through_heads(self, tasks: tuple[str, ...], features: list[Tensor], descent: Descent | None) -> list[Tensor]:
+        if len(tasks) > 1:
+            return [self._through_several(tasks, some, descent) for some in features]
+        head = self.heads[tasks[0]]
         if len(features) == 1:
-            return [self.heads[task](features[0], descent)]
-        joined = self.heads[task](torch.cat(features, 1), descent)
-        return list(joined.split([f.shape[1] for f in features], dim=1))
+            return [head(features[0], descent)]
+        return list(head(torch.cat(features, 1), descent).split([f.shape[1] for f in features], dim=1))
+
+    def _through_several(self, tasks: tuple[str, ...], features: Tensor, descent: Descent | None) -> Tensor:
+        """Features of several tasks' examples through their heads: one GEMM in training."""
+        share = features.shape[1] // len(tasks)
+        if descent is None:
+            return torch.cat([self.heads[t](f) for t, f in zip(tasks, features.split(share, dim=1))], 1)
+        head = self._stacked(tasks)
+        out = head(features.reshape(-1, share, features.shape[2]), descent)
+        return out.view(features.shape[0], -1, out.shape[2])
+
+    def _stacked(self, tasks: tuple[str, ...]) -> Linear:
+        """The heads of some tasks as one layer of (replicas × tasks) matrices, sharing its memory with them."""
+        if tasks not in self._stacks:
+            if any(set(tasks) & set(others) for others in self._stacks):
+                raise RuntimeError(f"tasks {tasks} were rehearsed in other groups before in this training")
+            weight = torch.stack([self.heads[t].weight for t in tasks], 1)
+            bias = torch.stack([self.heads[t].bias for t in tasks], 1)
+            for i, t in enumerate(tasks):
+                self.heads[t] = Linear(weight[:, i], bias[:, i])
+            self._stacks[tasks] = Linear(weight.flatten(0, 1), bias.flatten(0, 1))
+        return self._stacks[tasks]
 
     def features(self, *inputs: Tensor, descent: Descent | None = None) -> list[Tensor]:
         """The body's output for each input, in one pass."""
@@ -99,7 +125,8 @@ class Network:
 
     def settled(self) -> Network:
         """The network, no longer to be trained."""
-        return Network(self.body.settled(), self.heads, self.pixels)
+        heads = {t: Linear(head.weight.contiguous(), head.bias.contiguous()) for t, head in self.heads.items()}
+        return Network(self.body.settled(), heads, self.pixels)
 
     def is_finite(self) -> bool:
         """Whether no parameter has become NaN or infinite."""
