@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
+from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
 from clpu.audit import run as auditing

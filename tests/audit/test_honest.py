@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 from scipy import stats
 
 from clpu.audit.api import audit

@@ -15,6 +15,7 @@ from leaky import (
     TemporaryTaskRehearsed,
     network_for,
 )
+from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
 from clpu.audit.api import audit

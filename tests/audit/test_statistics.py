@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 from scipy import stats
 from sklearn import metrics
 
