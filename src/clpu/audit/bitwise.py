@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from torch import Tensor
@@ -90,6 +91,29 @@ def _tensor(tensor: Tensor) -> str:
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def plainly(parts: Sequence[str]) -> list[str]:
+    """The names of parts in words, each once.
+
+    >>> plainly(["digest", "main/body/0.bias", "main/body/0.weight", "main/head/2/bias", "task/1/extra/count"])
+    ['main network', 'head of task 2 in the main network', 'count of task 1']
+    """
+    return list(dict.fromkeys(_plain(part) for part in parts if part != "digest")) or ["digest"]
+
+
+def _plain(part: str) -> str:
+    kind, *rest = part.split("/")
+    if kind == "main":
+        return "main network" if rest[0] == "body" else f"head of task {unquote(rest[1])} in the main network"
+    if kind == "outputs":
+        return f"answers for task {unquote(rest[0])}"
+    if kind == "attribute":
+        return f"{rest[0]}, kept outside the state"
+    if kind == "task":
+        what = {"memory": "memory", "network": "own network"}.get(rest[1], "/".join(rest[2:]))
+        return f"{what} of task {unquote(rest[0])}"
+    return part
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from clpu.audit import figures
+from clpu.audit.bitwise import plainly
 from clpu.audit.findings import Attack, Findings
 from clpu.audit.run import Audit
 from clpu.audit.tables import caveat
@@ -73,7 +74,9 @@ def _verdicts(every: Sequence[Findings]) -> str:
         f'<h2>The verdicts</h2>\n<ul class="verdicts">{items}</ul>\n<p><b>Exact</b> is a proof for these requests, '
         "seeds and this machine. <b>No trace found</b> is not a proof: it says that these attacks, with this many "
         "agents, found nothing. <b>Trace found</b> means that an attack tells the two kinds of agents apart more "
-        "surely than chance allows.</p>"
+        "surely than chance allows.</p>\n<p class=note>Separation: 0 where two kinds of agents are alike, 1 where they "
+        "have nothing in common. AUC: how often the attack is right when it is shown one agent of each kind; 0.5 is a "
+        "coin toss. In brackets: 95 % intervals, from drawing the agents anew.</p>"
     )
 
 
@@ -86,9 +89,9 @@ def _bits(every: Sequence[Findings]) -> str:
     rows = ""
     for findings in every:
         for bits in findings.bits:
-            parts = [p for p in bits.differing if p != "digest"]
-            what = "equal" if bits.equal else f"differ in {', '.join(parts[:4]) or 'the digest'}"
-            what += f" and {len(parts) - 4} more parts" if len(parts) > 4 else ""
+            parts = plainly(bits.differing)
+            what = "equal" if bits.equal else f"differ: {', '.join(parts[:6])}"
+            what += f" and {len(parts) - 6} more" if not bits.equal and len(parts) > 6 else ""
             rows += (
                 f"<tr><th scope=row>{escape(names.method(findings.method))}</th><td>{bits.request}</td>"
                 f'<td class="words">{escape(what)}</td><td><code>{bits.digest[:12]}</code></td>'

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from clpu.audit import distribution, features, membership, relearning
+from clpu.audit.bitwise import plainly
 from clpu.audit.findings import Attack, Findings
 from clpu.audit.observed import Observed
 from clpu.audit.permutation import detectable, smallest_p
@@ -63,9 +64,9 @@ def verdict(findings: Findings) -> Verdict:
     by = _found(findings)
     if findings.promised:
         first = next(bits for bits in findings.bits if not bits.equal)
-        parts = [name for name in first.differing if name != "digest"] or ["digest"]
+        parts = plainly(first.differing)
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
-        words = f"It promises exactness, and after request {first.request} differs in {', '.join(parts[:3])}{more}"
+        words = f"It promises exactness, and after request {first.request} these differ: {', '.join(parts[:3])}{more}"
         words += f"; attacks find it too: {_strength(findings, by)}." if by else "; no attack makes use of that."
         return Verdict(TRACE, ("bitwise", *by), words)
     if by:
@@ -104,7 +105,8 @@ def strength(attack: Attack) -> str:
     if "tpr_at_0.01" in attack.figures:
         text += f", {100 * attack.figures['tpr_at_0.01']:.0f} % true at 1 % false positives"
     if "steps" in attack.figures:
-        text += f", {attack.figures['steps']:.0f} steps instead of {attack.figures['steps_never']:.0f}"
+        more = "more than " if attack.figures["unfinished"][1] >= 0.5 else ""
+        text += f", {attack.figures['steps']:.0f} steps instead of {more}{attack.figures['steps_never']:.0f}"
     return text
 
 
