@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from clpu.jsonfile import dumps
 from clpu.requests import Stream
 from clpu.testing import make_task
 
+ROOT = Path(__file__).parent.parent.parent
 DESIGN = Design(runs=4, images=30, members=30, stops=4)
 SIZE = with_overrides(profile("rot-digits", "smoke"), ["train=96"], {"seq": []})
 TASKS = {name: make_task(name, 60) for name in ("1", "2", "3")}
@@ -212,6 +214,17 @@ def test_a_users_tasks_may_have_any_labels_and_test_data(tmp_path):
     assert result.page().startswith("<!DOCTYPE html>")
 
 
+def test_inputs_of_whole_numbers_are_read_as_the_agent_reads_them():
+    tasks = {name: ((10 * x).astype(int), y) for name, (x, y) in TASKS.items()}
+    assert audit("ind", tasks, "1R 2T 2F", runs=4, **TINY).verdict.kind == EXACT
+
+
+def test_worker_processes_come_to_the_same_findings(tmp_path, finished):
+    auditing.run(planned("seq"), tmp_path, workers=2)
+    ours, theirs = (auditing.read_audit(folder).findings["seq"] for folder in (tmp_path, finished))
+    assert ours == theirs
+
+
 def test_an_empty_counterfactual_can_be_audited():
     """1T 1F: the runs that never learned have learned nothing at all."""
     result = audit("seq", TASKS, "1T 1F", runs=4, **TINY)
@@ -281,6 +294,13 @@ def test_the_program_says_what_it_costs_then_audits_and_resumes(tmp_path):
     assert {p.name for p in (tmp_path / "mine").iterdir()} >= {"audit.json", "audit.html", "table.md", "verdicts.json"}
     assert json.loads((tmp_path / "mine" / "verdicts.json").read_text())["ind"]["kind"] == EXACT
     assert "agents to train" not in again().stderr
+
+
+def test_the_code_in_the_documentation_runs():
+    [code] = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "audit.md").read_text(), re.S | re.M)
+    names = {}
+    exec(code, names)
+    assert names["result"].verdict.title == "exact (proved bitwise)"
 
 
 def test_the_command_is_cheap_to_import():

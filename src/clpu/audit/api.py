@@ -79,7 +79,8 @@ def audit(
     >>> print(audit("clpu-der++", tasks, "1R 2T 2F", runs=4, epochs=1, hidden=(8,)).verdict.title)
     exact (proved bitwise)
     """
-    data = [_task(name, arrays) for name, arrays in _named(tasks)]
+    own = isinstance(network, nn.Module)
+    data = [_task(name, arrays, tokens=own) for name, arrays in _named(tasks)]
     asked = requests if isinstance(requests, Stream) else Stream(requests)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
@@ -94,7 +95,7 @@ def audit(
         profile="own",
         methods=(agent.method,),
         seeds=tuple(range(runs)),
-        counterfactual_seeds=made_seeds(made),
+        counterfactual_seeds=_never_seeds(made),
         settings={agent.method: agent.settings},
         network={"name": kind},
         data=DataUsed(
@@ -111,7 +112,7 @@ def audit(
         return _audited(plan, chosen, Path(scratch), work, progress)
 
 
-def made_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
+def _never_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
     """The seeds of the counterfactual runs."""
     return tuple(sorted({seed for probe in made if probe.group.startswith("never") for seed in probe.seeds}))
 
@@ -142,11 +143,12 @@ def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(task.name, (task.train.x, task.train.y, task.test.x, task.test.y)) for task in tasks]
 
 
-def _task(name: str, arrays: Sequence[Any]) -> TaskData:
+def _task(name: str, arrays: Sequence[Any], tokens: bool = False) -> TaskData:
+    """A task's data as the agent would read them; only a module of one's own takes whole numbers as they are."""
     if len(arrays) not in (2, 4):
         raise BadData(f"task {name!r} needs (train_x, train_y, test_x, test_y) or (train_x, train_y)")
     cpu = torch.device("cpu")
-    x, test_x = read_inputs(arrays[0], None, True, cpu), read_inputs(arrays[-2], None, True, cpu)
+    x, test_x = read_inputs(arrays[0], None, tokens, cpu), read_inputs(arrays[-2], None, tokens, cpu)
     y, test_y = read_labels(arrays[1], len(x)), read_labels(arrays[-1], len(test_x))
     classes = tuple(y.unique().tolist())
     if not set(test_y.tolist()) <= set(classes):

@@ -89,7 +89,7 @@ def _run(
     _write_recipe(folder, recipe, plan.design)
     scratch = folder / "pieces"
     start, before = time.perf_counter(), recipe.seconds or 0.0
-    waiting = {m: {p.name for p in left} for m in plan.probes if (left := unfinished(plan, folder, m)) is not None}
+    waiting = {method: {probe.name for probe in unfinished(plan, folder, method)} for method in plan.probes}
 
     def finish(method: str) -> None:
         if not waiting[method] and not findings_path(folder, method).is_file():
