@@ -187,8 +187,8 @@ def _membership(every: Sequence[Findings]) -> str:
             "An attacker who trained agents of both kinds looks at how confident an agent is of single training "
             "examples of the forgotten task, and says whether it once learned them.",
             "AUC 0.5, and no more true than false positives: the attacker guesses.",
-            "That no cleverer attack exists; nor whether it is this example that shows or its whole task. One threshold "
-            "for all examples is shown because it is the best known, and can miss what an attack on each one finds.",
+            "That no cleverer attack exists; nor whether it is this example that shows or its whole task. One "
+            "threshold for all examples is shown because it is the best known, and can miss what an attack on each one finds.",
         )
         + _table(head, rows)
     )
