@@ -188,7 +188,7 @@ def _membership(every: Sequence[Findings]) -> str:
             "examples of the forgotten task, and says whether it once learned them.",
             "AUC 0.5, and no more true than false positives: the attacker guesses.",
             "That no cleverer attack exists; nor whether it is this example that shows or its whole task. One "
-            "threshold for all examples is shown because it is the best known, and can miss what an attack on each one finds.",
+            "threshold for all examples is shown because it is the best known; it can miss what the other finds.",
         )
         + _table(head, rows)
     )
