@@ -141,6 +141,7 @@ def main():
 
     import clpu.data
     from clpu.audit.api import audit
+    from clpu.audit.bitwise import plainly
 
     torch.set_num_threads(1)
     tasks = {
@@ -151,7 +152,8 @@ def main():
     for method in [CLPUDERpp, *LEAKY]:
         network = network_for(method, int(np.prod(tasks["1"][0].shape[1:])))
         result = audit(method, tasks, "1R 2T 3R 2F 4R", network=network, runs=16, lr=0.1)
-        parts = [part for bits in result.findings.bits[:1] for part in bits.differing if part != "digest"]
+        differing = result.findings.bits[0].differing
+        parts = plainly(differing) if differing else []
         by = [name for name in result.verdict.by if name != "bitwise"]
         print(f"| {method.__doc__.strip()} | {', '.join(parts) or '–'} | {', '.join(by) or '–'} |", flush=True)
 
