@@ -33,9 +33,8 @@ class Pull:
         """The sum of one term (F, θ*) a past task; `None` if there is none."""
         if not terms:
             return None
-        names = terms[0][0].keys()
-        precision = {n: sum((f[n] for f, _ in terms), start=torch.zeros(())) for n in names}
-        target = {n: sum((f[n] * a[n] for f, a in terms), start=torch.zeros(())) for n in names}
+        precision = {n: torch.stack([f[n] for f, _ in terms]).sum(0) for n in terms[0][0]}
+        target = {n: torch.stack([f[n] * a[n] for f, a in terms]).sum(0) for n in terms[0][0]}
         return cls(
             {n: 2 * strength * t for n, t in precision.items()},
             {n: 2 * strength * t for n, t in target.items()},
@@ -58,7 +57,7 @@ class Descent:
         # Draws for whatever a user's module draws itself (dropout); one a replica.
         self.sources = sources
         # Makes autograd record a layer whose input needs no gradient.
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), requires_grad=True, dtype=torch.float32, device="cpu")
         # With a pull, θ − lr·(weight_decay·θ + ∇pull) = scale·θ + shift.
         self._pulls: dict[str, tuple[Tensor, Tensor]] = {}
         if pull is not None:

@@ -129,9 +129,11 @@ class Network:
         return Network(self.body.settled(), heads, self.pixels)
 
     def is_finite(self) -> bool:
-        """Whether no parameter has become NaN or infinite."""
-        tensors = [*self.body.parameters().values(), *(head.weight for head in self.heads.values())]
-        return all(bool(t.sum().isfinite()) for t in tensors)
+        """Whether no parameter and no statistic is NaN or infinite."""
+        tensors = list(self.body.tensors().values())
+        for head in self.heads.values():
+            tensors += [head.weight, head.bias]
+        return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
     def with_head(self, task: str, head: Linear) -> Network:
         return Network(self.body, {**self.heads, task: head}, self.pixels)
