@@ -88,7 +88,7 @@ def test_storage_is_what_the_documentation_says():
         "ewc": (body + 2 * head, 2 * body, 2 * body),
         "er": (body + 2 * head, plain, plain),
         "lwf": (body + 2 * head, 0, 0),
-        "lsf": (body + 2 * head, 2 * body + codes, 2 * body + codes),
+        "lsf": (body + 2 * head, 2 * body + 2 * head + codes, 2 * body + 2 * head + codes),
         "der++": (body + 2 * head, dark, dark),
         "clpu-der++-scratch": (body + head, dark, body + head + dark),
         "clpu-der++": (body + head, dark, body + head + dark),

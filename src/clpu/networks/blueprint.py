@@ -56,18 +56,9 @@ class Blueprint:
     """Builds fresh bodies and heads; the same (seed, task) always gives the same numbers."""
 
     def __init__(self, network: str | nn.Module, options: Mapping[str, Any], device: torch.device) -> None:
-        if isinstance(network, nn.Module):
-            self.name = "module"
-            self.module: nn.Module | None = _own_copy(network)
-            self.settings: Any = make(PixelSettings, options)
-        elif isinstance(network, str) and network in NETWORKS:
-            self.name, self.module = network, None
-            self.settings = make(NETWORKS[network], options)
-        else:
-            raise BadNetwork(
-                f"network must be one of {', '.join(NETWORKS)} or a torch.nn.Module that maps inputs to features, "
-                f"got {network!r:.80}"
-            )
+        self.settings: Any = make(self.settings_class(network), options)
+        self.name = network if isinstance(network, str) else "module"
+        self.module = None if isinstance(network, str) else _own_copy(network)
         self.pixels = Pixels(self.settings.mean, self.settings.std)
         if len(self.pixels.mean) != len(self.pixels.std) or any(s <= 0 for s in self.pixels.std):
             raise BadSetting(f"mean and std must have one number a channel, std above 0, got {self.pixels}")
@@ -76,8 +67,15 @@ class Blueprint:
 
     @staticmethod
     def settings_class(network: object) -> type:
-        """The settings that a network has; none for a user's own module."""
-        return NETWORKS.get(network, PixelSettings) if isinstance(network, str) else PixelSettings
+        """The settings that a network has."""
+        if isinstance(network, nn.Module):
+            return PixelSettings
+        if isinstance(network, str) and network in NETWORKS:
+            return NETWORKS[network]
+        raise BadNetwork(
+            f"network must be one of {', '.join(NETWORKS)} or a torch.nn.Module that maps inputs to features, "
+            f"got {network!r:.80}"
+        )
 
     def body(self, inputs: Inputs, seeds: Sequence[int], task: str | None = None) -> Body:
         """A fresh body a replica: the main one, or the one of a task. A user's module starts as the user made it."""
@@ -99,8 +97,11 @@ class Blueprint:
             sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return sha.hexdigest()
 
-    def shapes(self, inputs: Inputs) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """The type and shape of every tensor of a body, without the replica axis, and without making one."""
+    def shapes(self, inputs: Inputs, trained: bool = False) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The type and shape of every tensor of a body, or of those that are trained, without making any.
+
+        The replica axis is left out.
+        """
         if self.name == "mlp":
             sizes = [math.prod(inputs.shape), *self.settings.hidden]
             shapes: dict[str, tuple[int, ...]] = {}
@@ -108,7 +109,8 @@ class Blueprint:
                 shapes |= {f"{i}.weight": (before, after), f"{i}.bias": (1, after)}
             return {name: (torch.float32, shape) for name, shape in shapes.items()}
         module = self.module if self.module is not None else self._skeleton(inputs)
-        return {name: (t.dtype, tuple(t.shape)) for name, t in own_tensors(module).items()}
+        named = {n: p for n, p in module.named_parameters() if p.requires_grad} if trained else own_tensors(module)
+        return {name: (t.dtype, tuple(t.shape)) for name, t in named.items()}
 
     def _skeleton(self, inputs: Inputs) -> nn.Module:
         with torch.device("meta"):  # draws nothing, holds nothing
