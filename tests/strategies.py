@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from clpu import Stream
-from clpu.requests import Entry, Instruction, Ledger, Request
+from clpu.requests import Instruction, Ledger, Request
 
 
 @st.composite
@@ -19,11 +19,5 @@ def streams(draw: st.DrawFn, tasks: int = 5, longest: int = 10) -> Stream:
         legal += [Request(t, Instruction.FORGET) for t in ledger.temporary] * 4
         request = draw(st.sampled_from(legal))
         requests.append(request)
-        meaning = ledger.admit(request)
-        if meaning == "learn":
-            ledger.learned(request.task, Entry(request.instruction))
-        elif meaning == "keep":
-            ledger.kept(request.task)
-        elif meaning == "forget":
-            ledger.forgotten(request.task)
+        ledger.apply(request)
     return Stream(requests)

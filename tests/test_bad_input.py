@@ -195,3 +195,85 @@ def test_training_that_explodes_is_refused():
 def test_resnet_wants_images():
     with pytest.raises(BadNetwork, match="images"):
         Agent(network="resnet18", width=2).learn("1", X, Y)
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda a: a.predict(["1"], X),
+        lambda a: a.logits("9", X, classes="x"),
+        lambda a: a.logits("9", X, classes=2.5),
+        lambda a: a.logits("9", X, classes=10**15),
+        lambda a: a.predict("1", torch.zeros(3, 6).to_sparse()),
+        lambda a: a.predict("1", torch.zeros(3, 6, device="meta")),
+        lambda a: a.predict("1", np.ma.masked_greater(X, 0)),
+        lambda a: a.predict("1", [torch.tensor(X[0], requires_grad=True)] * 2),
+        lambda a: clpu.Request("1", "X"),
+        lambda a: clpu.Stream(5),
+        lambda a: clpu.Stream("1R").counterfactual("x"),
+        lambda a: Agent(clpu.Method),
+        lambda a: Agent(progress=3),
+        lambda a: Agent(device="meta"),
+        lambda a: Agent(lr=10**400),
+        lambda a: Agent(memory=10**30),
+        lambda a: Agent(seed=10**5000),
+    ],
+)
+def test_odd_arguments_get_typed_errors(attempt):
+    agent = play("1R", "clpu-der++", **TINY)
+    before = agent.digest()
+    with pytest.raises(clpu.Error):
+        attempt(agent)
+    assert agent.digest() == before
+
+
+def test_a_request_during_a_request_is_refused():
+    agent = play("1T", "clpu-der++", **TINY)
+
+    def meddle(progress):
+        agent.forget("1")
+
+    agent.progress = meddle
+    before = agent.digest()
+    with pytest.raises(BadRequest, match="busy with 2R"):
+        agent.learn("2", X, Y)
+    agent.progress = None
+    assert agent.digest() == before
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert Agent(lr=np.float64(0.1), epochs=np.int64(3)).settings["epochs"] == 3
+
+
+def test_a_misnamed_network_is_told_before_its_settings():
+    with pytest.raises(BadNetwork, match="resnet18"):
+        Agent(network="resnet", width=8)
+
+
+def test_a_written_request_is_read_back_as_the_same_task():
+    agent = Agent(**TINY)
+    request = clpu.Request("my task's", clpu.Instruction.TEMPORARY)
+    agent.handle(str(request), X, Y)
+    assert agent.tasks == {"my task's": "T"}
+    with pytest.raises(BadRequest, match="one request"):
+        agent.handle("my taskT", X, Y)
+
+
+def test_statistics_that_explode_are_refused_too():
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 4))
+    agent = Agent("seq", network=module, epochs=1)
+    with pytest.raises(Diverged):
+        agent.learn("1", X * 1e25, Y)
+    assert agent.tasks == {}
+
+
+def test_autocast_and_a_default_device_make_no_difference():
+    expected = play("1R 2T 2R", "clpu-der++", **TINY).digest()
+    with torch.autocast("cpu", torch.bfloat16):
+        agent = play("1R 2T 2R", "clpu-der++", **TINY)
+        assert agent.predict("1", X).dtype == np.float32
+    assert agent.digest() == expected
+    for method in ("ewc", "lsf", "lwf", "clpu-der++"):
+        expected = play("1R 2T 3R", method, **TINY).digest()
+        with torch.device("meta"):
+            assert play("1R 2T 3R", method, **TINY).digest() == expected, method

@@ -78,13 +78,6 @@ def test_the_check_finds_the_trace_that_other_methods_leave(method, text):
 
 
 def test_the_default_stream_exercises_all_four_cases():
-    ledger, meanings = clpu.requests.Ledger(), []
-    for request in clpu.Stream("clpu-2022"):
-        meanings.append((ledger.admit(request), request.instruction.value))
-        if meanings[-1][0] == "learn":
-            ledger.learned(request.task, clpu.requests.Entry(request.instruction))
-        elif meanings[-1][0] == "keep":
-            ledger.kept(request.task)
-        else:
-            ledger.forgotten(request.task)
+    ledger = clpu.requests.Ledger()
+    meanings = [(ledger.apply(request), request.instruction.value) for request in clpu.Stream("clpu-2022")]
     assert set(meanings) == {("learn", "R"), ("learn", "T"), ("keep", "R"), ("forget", "F")}

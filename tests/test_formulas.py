@@ -354,3 +354,157 @@ def test_settings_default_to_the_papers():
     assert Agent("lwf").settings["temperature"] == 2.0
     assert Agent("lsf").settings["mnemonic"] == 10.0
     assert Agent(network="resnet18").settings["width"] == 64
+
+
+# Tasks of unequal sizes, temporary tasks among the past ones
+
+
+def unequal(task):
+    return make_task(task, examples={"1": 48, "2": 20, "3": 80}.get(task, 48))
+
+
+def test_a_merge_and_a_forget_take_as_many_steps_as_their_own_task_took():
+    for method, requests, phase in [("clpu-der++", "1R 3R 2T", "merge"), ("der++", "1R 3R 2T", "forget")]:
+        agent = play(requests, method, unequal, **SETTINGS)
+        steps = []
+        agent.progress = lambda p, steps=steps: steps.append((p.phase, p.steps))
+        agent.keep("2") if phase == "merge" else agent.forget("2")
+        assert set(steps) == {(phase, 2 * 2)}, method
+
+
+def test_forgetting_with_der_rehearses_the_others_with_weights_1_and_1():
+    before = play("1R 2T 3T", "der++", seed=5, alpha=0.2, beta=0.3, **SETTINGS)
+    after = before.copy()
+    after.forget("2")
+    rehearsal = drawn({t: before._method.memories[t] for t in "13"}, 32, generators([5], "2", "forget"))
+
+    def loss(samples):
+        def of(model):
+            parts = list(by_task(samples))
+            return sum(F.mse_loss(model(t, x), h) + F.cross_entropy(model(t, x), y) for t, x, y, h in parts) / 2
+
+        return of
+
+    start = Plain(main_of(before).without_head("2"))
+    expected = descend(start, [loss(rehearsal.draw()) for _ in range(6)], 0.05, 0.01)
+    assert_same(expected, main_of(after).without_head("2"))
+
+
+def test_er_rehearses_temporary_tasks_too():
+    before = play("1T 2R", "er", seed=5, **SETTINGS)
+    start = Plain(before._method.with_fresh_head(main_of(before), "3", 3))
+    after = before.copy()
+    after.learn("3", *make_task("3"))
+    rehearsal = drawn(before._method.memories, 32, generators([5], "3", "rehearsal"))
+
+    def loss(batch, samples):
+        parts = list(by_task(samples))
+        assert [p[0] for p in parts] == ["1", "2"]
+        return lambda m: (
+            F.cross_entropy(m("3", batch.x[0]), batch.y[0])
+            + sum(F.cross_entropy(m(t, x), y) for t, x, y, _ in parts) / 2
+        )
+
+    losses = [loss(b, rehearsal.draw()) for b in Batches(examples("3"), 2, 16, generators([5], "3", "order"))]
+    assert_same(descend(start, losses, 0.05, 0.01), main_of(after))
+
+
+def test_ewc_and_lwf_protect_temporary_tasks_too():
+    for method in ("ewc", "lwf"):
+        kinds = {}
+        for text in ("1T 2R", "1R 2R"):
+            agent = play(text, method, seed=5, **SETTINGS)
+            agent.learn("3", *make_task("3"))
+            kinds[text] = Plain(main_of(agent))
+        for a, b in zip(kinds["1T 2R"].parameters(), kinds["1R 2R"].parameters()):
+            assert torch.equal(a, b), method
+
+
+def test_only_from_the_second_task_on_is_the_head_warmed_up():
+    for method in ("lwf", "lsf"):
+        phases = {}
+        agent = play("", method, **SETTINGS)
+        for task in "12":
+            seen = phases.setdefault(task, set())
+            agent.progress = lambda p, seen=seen: seen.add(p.phase)
+            agent.learn(task, *make_task(task))
+        assert phases == {"1": {"learn"}, "2": {"warm-up", "learn"}}, method
+
+
+def lsf_penalty(extras, strength):
+    """strength · Σ_τ Σ F (θ − θ*)² over the body and each task's own head, as a function of a plain model."""
+
+    def of(model):
+        total = torch.zeros(())
+        for task, kept in extras.items():
+            parts = [("0", model.body[1]), ("1", model.body[3]), ("head", model.heads[task])]
+            for name, layer in parts:
+                total = (
+                    total
+                    + (
+                        kept[f"fisher/{name}.weight"][0].T * (layer.weight - kept[f"anchor/{name}.weight"][0].T) ** 2
+                    ).sum()
+                )
+                total = (
+                    total
+                    + (kept[f"fisher/{name}.bias"][0, 0] * (layer.bias - kept[f"anchor/{name}.bias"][0, 0]) ** 2).sum()
+                )
+        return strength * total
+
+    return of
+
+
+def test_lsf_learns_with_the_codes_and_the_penalty_of_every_past_task():
+    before = play("1R 2T", "lsf", seed=5, strength=20.0, **SETTINGS)
+    warmed = Plain(before._method.warmed_up("3", examples("3")))
+    old, past = Plain(main_of(before)), before._method.extras
+    after = before.copy()
+    after.learn("3", *make_task("3"))
+    codes = after._method.extras["3"]["codes"]
+    [mixing] = generators([5], "3", "mixing")
+    penalty = lsf_penalty(past, 20.0)
+
+    def loss(b, share):
+        def of(model):
+            mixed = share.unsqueeze(1) * b.x[0] + (1 - share.unsqueeze(1)) * codes[0][b.y[0]]
+            total = F.cross_entropy(model("3", torch.cat([b.x[0], mixed])), torch.cat([b.y[0], b.y[0]])) + penalty(
+                model
+            )
+            for t in "12":
+                p = F.softmax(old(t, b.x[0]).detach() / 2, -1)
+                total = total - (p * F.log_softmax(model(t, b.x[0]) / 2, -1)).sum(-1).mean() / 2
+                total = total + 10 * F.cross_entropy(model(t, past[t]["codes"][0]), torch.arange(3)) / 2
+            return total
+
+        return of
+
+    batches = Batches(examples("3"), 2, 16, generators([5], "3", "order"))
+    losses = [loss(b, torch.rand(b.x.shape[1], generator=mixing)) for b in batches]
+    assert_same(descend(warmed, losses, 0.05, 0.01), main_of(after), tolerance=5e-5)
+
+
+def test_lsf_forgets_with_the_penalty_of_the_tasks_that_stay():
+    before = play("1R 2T 3R", "lsf", seed=5, strength=20.0, **SETTINGS)
+    after = before.copy()
+    after.forget("2")
+    kept = {t: before._method.extras[t] for t in "13"}
+    penalty = lsf_penalty(kept, 20.0)
+
+    def loss(model):
+        coded = sum(F.cross_entropy(model(t, k["codes"][0]), torch.arange(3)) for t, k in kept.items())
+        return 10 * coded / 2 + penalty(model)
+
+    start = Plain(main_of(before).without_head("2"))
+    assert_same(descend(start, [loss] * 6, 0.05, 0.01), main_of(after).without_head("2"), tolerance=5e-5)
+
+
+def test_the_fisher_of_a_head_is_the_per_example_mean():
+    agent = play("1R", "lsf", **SETTINGS)
+    data, model = examples("1"), Plain(main_of(agent))
+    total = torch.zeros_like(model.heads["1"].weight)
+    for x, y in zip(data.x, data.y):
+        model.zero_grad()
+        log_p = F.log_softmax(model("1", x.unsqueeze(0)), -1)[0, y]
+        log_p.backward()
+        total += log_p.exp().detach() * model.heads["1"].weight.grad ** 2 / len(data)
+    assert torch.allclose(agent._method.extras["1"]["fisher/head.weight"][0].T, total, rtol=1e-3, atol=1e-9)

@@ -88,7 +88,7 @@ def test_storage_is_what_the_documentation_says():
         "ewc": (body + 2 * head, 2 * body, 2 * body),
         "er": (body + 2 * head, plain, plain),
         "lwf": (body + 2 * head, 0, 0),
-        "lsf": (body + 2 * head, 2 * body + codes, 2 * body + codes),
+        "lsf": (body + 2 * head, 2 * body + 2 * head + codes, 2 * body + 2 * head + codes),
         "der++": (body + 2 * head, dark, dark),
         "clpu-der++-scratch": (body + head, dark, body + head + dark),
         "clpu-der++": (body + head, dark, body + head + dark),
@@ -175,3 +175,72 @@ def test_any_flipped_byte_is_refused_or_changes_the_digest(place, change):
     except clpu.Error:
         return
     assert agent.digest() != SAVED.digest()
+
+
+EWC = play("1R 2T", "ewc", **TINY)
+
+
+def without(agent, *parts):
+    snapshot = agent.state()
+    return Snapshot(snapshot.meta, {n: t for n, t in snapshot.tensors.items() if not any(p in n for p in parts)})
+
+
+@pytest.mark.parametrize(
+    ("damaged", "says"),
+    [
+        (without(SAVED, ""), "head"),
+        (without(SAVED, "main/head/1/"), "head"),
+        (without(SAVED, "task/3/network"), "head"),
+        (without(SAVED, "task/3/memory"), "memory"),
+        (without(SAVED, "task/1/memory/logits"), "logits"),
+        (without(EWC, "fisher"), "extras"),
+        (without(EWC, "extra/anchor/0.bias"), "extras"),
+        (with_meta(ledger=[["1", "F", [7, 17, 27], 6]]), "status"),
+        (with_meta(ledger=[["1", "R", [27, 7, 7], 6]]), "ascending"),
+        (with_meta(ledger=[["1", "R", [1.7, 2.9], 6]]), "whole numbers"),
+        (with_meta(ledger=[["1", "R", [0, 10**30], 6]]), "whole numbers"),
+        (with_meta(ledger=SAVED.state().meta["ledger"] * 2), "twice"),
+        (with_meta(inputs=[[10**10], False]), "expected shape"),
+        (with_meta(inputs=[[10**30], False]), "positive"),
+        (with_meta(settings={**SAVED.settings, "hidden": [10**6, 10**6]}), "expected shape"),
+        (with_meta(settings={**SAVED.settings, "hidden": [10**30]}), "hidden"),
+        (with_meta(settings={**SAVED.settings, "lr": 10**400}), "lr"),
+        (with_meta(method="seq"), "setting"),
+        (with_tensors(lambda t: {**t, "main/body/0.bias": t["main/body/0.bias"] * float("nan")}), "NaN"),
+        (
+            with_tensors(
+                lambda t: {
+                    **t,
+                    "main/head/9/weight": t["main/head/1/weight"],
+                    "main/head/9/bias": t["main/head/1/bias"],
+                }
+            ),
+            "not in the ledger",
+        ),
+        (with_tensors(lambda t: {**t, "task/3/memory/y": torch.tensor(3)}), "memory"),
+        (None, "NoneType"),
+        ("text", "str"),
+    ],
+)
+def test_an_incomplete_or_absurd_state_is_refused_before_anything_is_built(damaged, says):
+    with pytest.raises(BadState, match=says):
+        Agent.from_state(damaged)
+
+
+def test_a_state_wants_its_own_method():
+    with pytest.raises(BadState, match="method"):
+        Agent.from_state(play("1R", "seq", **TINY).state(), method=clpu.METHODS["ind"])
+
+
+def test_a_state_is_a_copy():
+    agent = play("1R", "seq", **TINY)
+    before = agent.digest()
+    for tensor in agent.state().tensors.values():
+        tensor.zero_()
+    assert agent.digest() == before
+
+
+def test_the_digest_sees_types_and_shapes():
+    zeros = torch.zeros(4)
+    digests = {Snapshot({}, {"x": t}).digest() for t in (zeros, zeros.view(2, 2), zeros.view(torch.int32))}
+    assert len(digests) == 3

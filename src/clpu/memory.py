@@ -126,7 +126,7 @@ class Rehearsal:
     def mean(self, terms: Iterable[Tensor]) -> Tensor:
         """1/|past tasks| Σ_τ of a loss, from its means over each of the samples; zero if there are none."""
         weighted = [term * (len(t.tasks) / self._tasks) for term, t in zip(terms, self._tables)]
-        return sum(weighted[1:], start=weighted[0]) if weighted else torch.zeros(())
+        return sum(weighted[1:], start=weighted[0]) if weighted else torch.zeros((), dtype=torch.float32, device="cpu")
 
 
 class _Table:

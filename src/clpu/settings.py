@@ -14,6 +14,9 @@ from clpu.errors import BadSetting
 
 S = TypeVar("S")
 
+#: No setting is a larger whole number than this.
+LARGEST = 2**53
+
 
 def setting(
     default: Any,
@@ -71,7 +74,11 @@ def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> N
 
 
 def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if hasattr(value, "item") and not getattr(value, "shape", ()):  # NumPy's and torch's single numbers
+        value = value.item()
+    if type(value) is int and abs(value) > LARGEST:
+        raise BadSetting(f"{name} is beyond {LARGEST}")
+    if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:
         return _checked_tuple(name, typing.get_args(kind)[0], value)
@@ -91,9 +98,9 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
 
 def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
     if isinstance(value, (tuple, list)):
-        if kind is int and value and all(type(v) is int and v > 0 for v in value):
+        if kind is int and value and all(type(v) is int and 0 < v < LARGEST for v in value):
             return tuple(value)
-        if kind is float and all(type(v) in (int, float) and math.isfinite(v) for v in value):
+        if kind is float and all(type(v) in (int, float) and abs(v) < LARGEST for v in value):
             return tuple(float(v) for v in value)
     wanted = "one or more positive whole numbers" if kind is int else "finite numbers"
     raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

@@ -20,7 +20,7 @@ import torch
 from clpu.agent import Agent, Progress
 from clpu.errors import AlreadyLearned, BadData, CannotForgetRemembered, Error, UnknownTask
 from clpu.methods import Method
-from clpu.requests import Instruction, Stream
+from clpu.requests import Instruction, Request, Stream
 
 #: Small enough for a check to take a moment, large enough for every code path.
 TINY: dict[str, Any] = {"hidden": (12, 8), "epochs": 2, "batch_size": 16}
@@ -54,11 +54,10 @@ def play(
 
 def go_on(agent: Agent, stream: Stream | str, data: Callable[[str], tuple[Any, Any]] = make_task) -> Agent:
     """The agent after it has handled a further stream, which need not be legal by itself."""
-    requests = stream if isinstance(stream, Stream) else [r for r in stream.split() if r]
+    requests = stream if isinstance(stream, Stream) else [Request.parse(word) for word in stream.split()]
     for request in requests:
-        text = str(request)
-        learns = text[:-1] not in agent.tasks and text[-1] != Instruction.FORGET.value
-        agent.handle(text, *data(text[:-1])) if learns else agent.handle(text)
+        learns = request.task not in agent.tasks and request.instruction is not Instruction.FORGET
+        agent.handle(request, *data(request.task)) if learns else agent.handle(request)
     return agent
 
 

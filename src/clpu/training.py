@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -66,7 +65,7 @@ class Batches:
         augment: Augment = unchanged,
     ) -> None:
         self.data, self.epochs, self.sources, self.augment = data, epochs, list(sources), augment
-        count = math.ceil(len(data) / batch_size)
+        count = -(-len(data) // batch_size)
         self.sizes = [len(data) // count + (i < len(data) % count) for i in range(count)]
 
     def __len__(self) -> int:

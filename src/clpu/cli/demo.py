@@ -85,14 +85,18 @@ def _cell(agent: Agent, task: Task) -> Text:
 
 
 def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Task], method: str, seed: int) -> None:
+    if not stream.forgets:
+        console.print("\nNothing was to be forgotten, so there is nothing to compare.")
+        return
     never = Agent(method, seed=seed, **SETTINGS)
     counterfactual = stream.counterfactual()
     with _bar(console) as bar:
         for request in counterfactual:
             _handle(never, request, data, bar, console)
     forgotten = [task for task in stream.tasks if task not in counterfactual.tasks]
-    names = f"task{'s' * (len(forgotten) != 1)} {' and '.join(forgotten)}" if forgotten else "anything forgotten"
-    console.print(f"\nA second agent never heard of {names}: its requests were {counterfactual}.")
+    names = f"task{'s' * (len(forgotten) != 1)} {' and '.join(forgotten)}" if forgotten else "what was forgotten"
+    asked = f"its requests were {counterfactual}" if len(counterfactual) else "it got no requests at all"
+    console.print(f"\nA second agent never heard of {names}: {asked}.")
     console.print("SHA-256 of all that each has learned:")
     console.print(f"stream          [cyan]{agent.digest()}[/]", soft_wrap=True)
     console.print(f"counterfactual  [cyan]{never.digest()}[/]", soft_wrap=True)

@@ -80,6 +80,8 @@ class Method(ABC):
     #: Whether the state after any stream equals, bit by bit, that after its counterfactual.
     exact: ClassVar[bool] = False
     Settings: ClassVar[type[Training]] = Training
+    #: What is kept of each task besides networks ("memory", "logits"); saved states are checked by it. None: anything.
+    keeps: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(
         self,
@@ -108,6 +110,10 @@ class Method(ABC):
     def network_of(self, task: str) -> Network:
         """The network that answers for a task, known or not."""
         return self.main
+
+    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of a task's extras, without the replica axis, by which saved states are checked."""
+        return {}
 
     # What a method has at hand.
 

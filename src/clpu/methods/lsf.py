@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clpu.errors import BadData
 from clpu.losses import cross_entropy, mean
 from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
@@ -32,9 +33,12 @@ class LSF(Consolidating, Distilling):
     """
 
     name = "lsf"
+    heads = True  # codes and distillation move the heads of earlier tasks
     Settings = LSFSettings
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
+        if data.x.dtype == torch.int64:
+            raise BadData("lsf mixes inputs with noise, so it needs numbers, not tokens")
         past = list(self.ledger)
         teacher = self.teacher(past, data)
         shape = data.x.shape[1:]
@@ -61,13 +65,16 @@ class LSF(Consolidating, Distilling):
         self.extras[task] = {"codes": codes}
         self.consolidate(task, self.main, data)
 
+    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        assert self.state.inputs is not None
+        return {**super().extra_shapes(classes), "codes": (classes, *self.state.inputs.shape)}
+
     def recalled(self, outputs: list[Tensor]) -> Tensor:
         """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
         classes = [torch.arange(h.shape[1], device=h.device).expand(h.shape[:2]) for h in outputs]
         return mean(cross_entropy(h, c) for h, c in zip(outputs, classes)) * self.settings.mnemonic
 
     def forget(self, task: str) -> None:
-        del self.extras[task]
         retained = self.others(task)
         if retained:
             codes = [(t, self.extras[t]["codes"]) for t in retained]

@@ -24,6 +24,8 @@ class LwFSettings(Training):
 class Distilling(Method):
     """Keeps the earlier heads' outputs on the new task's inputs what they were before the task."""
 
+    keeps = ()
+
     def warmed_up(self, task: str, data: Examples) -> Network:
         """The main network with a head for the task; from the second task on, that head alone is trained first."""
         network = self.with_fresh_head(self.main, task, data.classes)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pull:
-    """A quadratic penalty on the body's parameters: Σ_τ strength · Σ F_τ (θ − θ*_τ)².
+    """A quadratic penalty on parameters, by name: Σ_τ strength · Σ F_τ (θ − θ*_τ)².
 
     Its gradient, 2·strength·(Σ F_τ θ − Σ F_τ θ*_τ), needs two tensors a parameter however many tasks
     there are: `precision` and `target`.
@@ -33,9 +33,9 @@ class Pull:
         """The sum of one term (F, θ*) a past task; `None` if there is none."""
         if not terms:
             return None
-        names = terms[0][0].keys()
-        precision = {n: sum((f[n] for f, _ in terms), start=torch.zeros(())) for n in names}
-        target = {n: sum((f[n] * a[n] for f, a in terms), start=torch.zeros(())) for n in names}
+        names = {n for fisher, _ in terms for n in fisher}
+        precision = {n: torch.stack([f[n] for f, _ in terms if n in f]).sum(0) for n in names}
+        target = {n: torch.stack([f[n] * a[n] for f, a in terms if n in f]).sum(0) for n in names}
         return cls(
             {n: 2 * strength * t for n, t in precision.items()},
             {n: 2 * strength * t for n, t in target.items()},
@@ -58,7 +58,7 @@ class Descent:
         # Draws for whatever a user's module draws itself (dropout); one a replica.
         self.sources = sources
         # Makes autograd record a layer whose input needs no gradient.
-        self.anchor = torch.zeros((), requires_grad=True)
+        self.anchor = torch.zeros((), requires_grad=True, dtype=torch.float32, device="cpu")
         # With a pull, θ − lr·(weight_decay·θ + ∇pull) = scale·θ + shift.
         self._pulls: dict[str, tuple[Tensor, Tensor]] = {}
         if pull is not None:

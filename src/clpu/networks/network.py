@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from clpu.augment import normalise
@@ -43,6 +44,8 @@ class Network:
 
     def __init__(self, body: Body, heads: Mapping[str, Linear], pixels: Pixels, descent: Descent | None = None) -> None:
         self.body, self.heads, self.pixels, self.descent = body, dict(heads), pixels, descent
+        for task, head in heads.items():
+            head.name = f"head {task}"
         self._open = False
         self._stacks: dict[tuple[str, ...], Linear] = {}
 
@@ -129,9 +132,11 @@ class Network:
         return Network(self.body.settled(), heads, self.pixels)
 
     def is_finite(self) -> bool:
-        """Whether no parameter has become NaN or infinite."""
-        tensors = [*self.body.parameters().values(), *(head.weight for head in self.heads.values())]
-        return all(bool(t.sum().isfinite()) for t in tensors)
+        """Whether no parameter and no statistic is NaN or infinite."""
+        tensors = list(self.body.tensors().values())
+        for head in self.heads.values():
+            tensors += [head.weight, head.bias]
+        return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
     def with_head(self, task: str, head: Linear) -> Network:
         return Network(self.body, {**self.heads, task: head}, self.pixels)
@@ -158,6 +163,21 @@ class Network:
         for some_x, some_y in zip(x.split(rows), y.split(rows)):
             for name, value in self.body.fisher(self.pixels(some_x), some_y, self.heads[task]).items():
                 total[name] = total[name] + value if name in total else value
+        return {name: value / len(x) for name, value in total.items()}
+
+    @torch.no_grad()
+    def head_fisher(self, task: str, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The same for the task's own head: the gradient of one example is f(x) (1[y] − p)ᵀ."""
+        head = self.heads[task]
+        total = {"weight": torch.zeros_like(head.weight), "bias": torch.zeros_like(head.bias)}
+        for some_x, some_y in zip(x.split(ROWS_AT_ONCE), y.split(ROWS_AT_ONCE)):
+            floats = self.pixels(some_x)
+            features = self.body.forward(floats.expand(self.body.replicas, *floats.shape))
+            p = head(features).softmax(-1)
+            right = F.one_hot(some_y, p.shape[-1]).expand_as(p)
+            weighted = (p * right).sum(-1, keepdim=True) * (right - p).square()
+            total["weight"] += torch.bmm(features.square().transpose(1, 2), weighted)
+            total["bias"] += weighted.sum(1, keepdim=True)
         return {name: value / len(x) for name, value in total.items()}
 
     def _joined(self, inputs: tuple[Tensor, ...]) -> Tensor:
