@@ -22,7 +22,7 @@ from clpu.methods import Method
 from clpu.snapshot import canonical, encode, main_tensors, state_meta, task_tensors
 
 #: What every method object has, however it learns; its state is looked at part by part.
-_USUAL = {"settings", "blueprint", "seeds", "device", "progress", "state", "name", "exact"}
+_USUAL = {"settings", "blueprint", "seeds", "device", "progress", "state"}
 
 
 def fingerprint(agent: Agent, data: Sequence[TaskData] = (), images: int = 100) -> dict[str, str]:
@@ -50,11 +50,12 @@ def fingerprint(agent: Agent, data: Sequence[TaskData] = (), images: int = 100) 
 def _hidden(method: Method) -> dict[str, str]:
     """What a method keeps outside its state: attributes of the object, and values that its classes hold."""
     found = {name: _sha(_bytes(value)) for name, value in vars(method).items() if name not in _USUAL}
+    declared = {*vars(Method), *Method.__annotations__}  # name, traits, and whatever else every method declares
     for cls in type(method).__mro__:
         if cls is Method:
             break
         for name, value in vars(cls).items():
-            if name not in _USUAL and not name.startswith(("__", "_abc_")) and _is_data(value):
+            if name not in declared and not name.startswith(("__", "_abc_")) and _is_data(value):
                 found[f"{cls.__name__}.{name}"] = _sha(_bytes(value))
     return found
 
