@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clpu.store.durable import DurableAgent
-    from clpu.store.receipt import Receipt
     from clpu.store.verify import Report
 
 __all__ = ["create", "open", "verify"]

@@ -130,13 +130,13 @@ def refuse_absurd_size(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None
         settings, inputs = meta["settings"], meta["inputs"]
         if meta["network"] == "mlp":
             sizes = [math.prod(inputs[0]), *settings["hidden"]]
-            expected = sum((a + 1) * b for a, b in zip(sizes, sizes[1:]))
+            expected = sum((a + 1) * b for a, b in zip(sizes, settings["hidden"]))
         elif meta["network"] == "resnet18":
             expected = 1000 * settings["width"] ** 2  # a lower bound; the last stage alone has more
         else:
             return
-        found = sum(t.numel() for name, t in tensors.items() if "body/" in name)
-        absurd = found and expected * len(meta["seeds"]) > found
+        networks = {name: t for name, t in tensors.items() if name.startswith("main/") or "/network/" in name}
+        absurd = networks and expected * len(meta["seeds"]) > sum(t.numel() for t in networks.values())
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise BadStore(f"the description of the network is damaged: {error!r:.200}") from None
     if absurd:

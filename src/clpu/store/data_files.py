@@ -165,9 +165,11 @@ def _load_images(files: list[Path], limit: int) -> Array:
                     if size is None:
                         size = image.size
                         if size[0] * size[1] * 3 * len(files) > limit:
-                            raise BadData(f"{len(files)} images of {size[0]}×{size[1]} take more than {limit} bytes")
+                            raise BadData(f"{len(files)} images of {size[0]} by {size[1]} take more than {limit} bytes")
                     if image.size != size:
-                        raise BadData(f"{file} is {image.size[0]}×{image.size[1]}, the first image {size[0]}×{size[1]}")
+                        raise BadData(
+                            f"{file} is {image.size[0]} by {image.size[1]}, the first image {size[0]} by {size[1]}"
+                        )
                     if image.mode not in ("1", "L"):
                         mode = "RGB"
                     arrays.append(np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB")))

@@ -36,6 +36,7 @@ class Files:
         self._root: int | None = self.call("open", os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._lock: int | None = None
         self._touched: set[str] = set()
+        self.replaced: set[str] = set()
 
     def call(self, operation: str, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Make one system call; the place where tests inject faults."""
@@ -100,6 +101,7 @@ class Files:
             finally:
                 os.close(fd)
             self.call("rename", os.rename, part, leaf, src_dir_fd=folder, dst_dir_fd=folder)
+            self.replaced.add(name)
         self._touch(name)
 
     def replace_and_wipe(self, name: str, content: bytes) -> None:

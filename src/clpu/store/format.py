@@ -34,7 +34,7 @@ class Piece:
     """A file of tensors, named by the SHA-256 of its content."""
 
     sha256: str
-    bytes: int
+    size: int
 
     @classmethod
     def of(cls, content: bytes) -> Piece:
@@ -61,7 +61,7 @@ class Sealed:
 
     id: str
     sha256: str
-    bytes: int
+    size: int
     place: str
 
     @property
@@ -199,8 +199,8 @@ def _piece(content: Any) -> Piece | None:
     return None if content is None else _checked_piece(**content)
 
 
-def _checked_piece(sha256: Any, bytes: Any) -> Piece:
-    return Piece(_expect(sha256, is_hex(sha256, 32)), _count(bytes, 8))
+def _checked_piece(sha256: Any, size: Any) -> Piece:
+    return Piece(_expect(sha256, is_hex(sha256, 32)), _count(size, 8))
 
 
 def _remembered(task: Any, labels: Any, steps: Any, tensors: Any) -> Remembered:
@@ -208,10 +208,10 @@ def _remembered(task: Any, labels: Any, steps: Any, tensors: Any) -> Remembered:
     return Remembered(check_name(task), numbers, _count(steps, 1), _piece(tensors))
 
 
-def _sealed(id: Any, sha256: Any, bytes: Any, place: Any) -> Sealed:
+def _sealed(id: Any, sha256: Any, size: Any, place: Any) -> Sealed:
     return Sealed(
         _expect(id, is_hex(id, 16)),
         _expect(sha256, is_hex(sha256, 32)),
-        _count(bytes, 28),
+        _count(size, 28),
         _expect(place, isinstance(place, str) and is_hex(place, len(place) // 2) and len(place) <= 1024),
     )

@@ -120,7 +120,7 @@ class Store:
     def content(self, piece: Piece | Sealed) -> bytes:
         """A file's content, if it is what the manifest says."""
         try:
-            content = self.files.read(piece.name, piece.bytes)
+            content = self.files.read(piece.name, piece.size)
         except FileNotFoundError:
             raise BadStore(f"{self.path / piece.name} is missing; restore the store from a copy") from None
         if sha256(content) != piece.sha256:
@@ -213,14 +213,31 @@ class Store:
                 self._carry_out(plan)
             except BaseException:
                 self.dirty = True
-                # Best effort: what stands on the disk decides, and what is half-done is completed if the disk allows.
+                before = self.manifest
+                # What stands on the disk decides, and what is half-done is completed, if the disk allows.
                 with suppress(BaseException):
                     self.recover()
+                if self.manifest is before and self._decided(plan):
+                    self._adopt(plan)
                 if _core(self.manifest) == _core(plan.manifest):
                     self.state, self.ids = state, plan.ids
                 raise
+        self._adopt(plan)
         self.state, self.ids = state, plan.ids
+
+    def _adopt(self, plan: Plan) -> None:
         self.manifest, self.keys, self.places = plan.manifest, plan.keys, plan.places
+
+    def _decided(self, plan: Plan) -> bool:
+        """Whether the step was made that decides that a request is in, as far as can be told without the disk."""
+        assert self._key_files is not None
+        return MANIFEST in self.files.replaced or (
+            self._only_forgets(plan) and self._key_name in self._key_files.replaced
+        )
+
+    def _only_forgets(self, plan: Plan) -> bool:
+        """Whether nothing changes but that temporary tasks go."""
+        return not plan.files and _core(plan.manifest)[:-1] == _core(self.manifest)[:-1]
 
     def _plan(self, state: State, meta: dict[str, Any]) -> Plan:
         files: dict[str, bytes] = {}
@@ -237,10 +254,10 @@ class Store:
         known = {task.task: task.piece for task in old.remembered}
         remembered = []
         for task in state.ledger.remembered:
-            entry = state.ledger[task]
+            about = state.ledger[task]
             unchanged = task in known and same_task(state, self.state, task)
             own = known[task] if unchanged else piece(pack_task(state, task))
-            remembered.append(Remembered(task, entry.labels, entry.steps, own))
+            remembered.append(Remembered(task, about.labels, about.steps, own))
 
         keys = replace(self.keys, tasks={})
         ids, placed, temporary = {}, {}, []
@@ -268,6 +285,9 @@ class Store:
         return Plan(manifest, keys, files, ids, placed)
 
     def _carry_out(self, plan: Plan) -> None:
+        assert self._key_files is not None
+        self.files.replaced.clear()
+        self._key_files.replaced.clear()
         for name, content in plan.files.items():
             self.files.put(name, content)
         self.files.settle()
@@ -275,7 +295,7 @@ class Store:
         if plan.keys.tasks.keys() - written.tasks.keys():
             written = replace(written, tasks={**written.tasks, **plan.keys.tasks})
             self._write_keys(written)
-        if written != plan.keys and _core(plan.manifest)[:-1] == _core(self.manifest)[:-1] and not plan.files:
+        if written != plan.keys and self._only_forgets(plan):
             written = plan.keys
             self._write_keys(written)
         self.files.put(MANIFEST, plan.manifest.to_bytes())

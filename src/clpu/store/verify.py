@@ -61,7 +61,7 @@ def _manifest(files: Files, report: Report) -> Manifest | None:
 def _pieces(files: Files, manifest: Manifest, report: Report) -> None:
     for name, piece in manifest.files.items():
         try:
-            good = sha256(files.read(name, piece.bytes)) == piece.sha256
+            good = sha256(files.read(name, piece.size)) == piece.sha256
             report.files[name] = "whole" if good else "damaged: its checksum does not match"
         except FileNotFoundError:
             report.files[name] = "missing"
