@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from clpu.errors import BadReceipt
+from clpu.errors import BadReceipt, BadStore
 from clpu.snapshot import canonical
-from clpu.store.format import is_hex
+from clpu.store.files import Files
+from clpu.store.format import LONGEST_JSON, MANIFEST, Manifest, is_hex
 from clpu.store.keys import Keys, signed_by
+from clpu.store.store import failures
 
 FORMAT = "clpu-receipt"
 VERSION = 1
@@ -78,3 +81,28 @@ class Receipt:
             raise BadReceipt("the receipt was changed after it was signed")
         if identity is not None and identity != self.identity:
             raise BadReceipt(f"the receipt was signed by {self.identity}, not by {identity}")
+
+
+def read_receipt(path: Path) -> Receipt:
+    """A receipt from a file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LONGEST + 1)
+        return Receipt.from_json(content.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadReceipt(f"{path} cannot be read as a receipt: {error!s:.200}") from None
+
+
+def store_identity(path: Path) -> str:
+    """The public key with which a store signs."""
+    with failures(path, "read"):
+        try:
+            files = Files(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadStore(f"there is no store at {path}") from None
+        try:
+            return Manifest.from_bytes(files.read(MANIFEST, limit=LONGEST_JSON)).identity
+        except FileNotFoundError:
+            raise BadStore(f"{path} is no store: {MANIFEST} is missing") from None
+        finally:
+            files.close()
