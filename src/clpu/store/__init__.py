@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clpu.store.durable import DurableAgent
-    from clpu.store.verify import Report
+    from clpu.store.integrity import Report
 
 __all__ = ["create", "open", "verify"]
 
@@ -44,7 +44,7 @@ def create(path: str | os.PathLike[str], *args: Any, **options: Any) -> DurableA
 
 def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
     """Check every file of a store and change nothing."""
-    from clpu.store.verify import verify_store
+    from clpu.store.integrity import verify_store
 
     return verify_store(path, keys)
 

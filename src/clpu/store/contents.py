@@ -92,6 +92,8 @@ def unpack(manifest: Manifest, keys: Keys, content: dict[str, bytes]) -> tuple[S
     """The whole state from the files' contents by name, and each temporary task's random name."""
     tensors: dict[str, Tensor] = {}
     meta = dict(manifest.agent)
+    if (meta.get("inputs") is None) != (manifest.main is None and not manifest.remembered):
+        raise BadStore("the store says what inputs look like if and only if something is remembered; this one does not")
     if manifest.main is not None:
         tensors |= _tensors(_checked(content[manifest.main.name], manifest.main.name), "main/", manifest.main.name)
     ledger: list[list[Any]] = []

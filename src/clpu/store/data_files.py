@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import csv
 import os
+import tokenize
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +24,19 @@ LIMIT = 4 << 30
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 Array = np.ndarray[Any, Any]
+
+#: What NumPy and zlib raise at damaged arrays; the header is a Python literal, so Python's parser has a say as well.
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    tokenize.TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,6 @@ def _npz(file: Path, labelled: bool, limit: int) -> Table:
 
 def _npy(member: IO[bytes], size: int, what: str) -> Array:
     """One array; its header is held against the file's size before memory is taken for it."""
-    import zlib
-
     form = np.lib.format
     try:
         version = form.read_magic(member)
@@ -96,7 +109,7 @@ def _npy(member: IO[bytes], size: int, what: str) -> Array:
             raise ValueError(f"shape {shape!s:.80} of {dtype} does not fit its {size} bytes")
         flat = np.frombuffer(member.read(size), dtype=dtype, count=count)
         return flat.reshape(shape, order="F" if fortran else "C").copy()
-    except (ValueError, TypeError, SyntaxError, zlib.error, zipfile.BadZipFile, EOFError, RecursionError) as error:
+    except _DAMAGE as error:
         raise BadData(f"{what} is no array of numbers: {error!s:.200}") from None
 
 
@@ -117,6 +130,8 @@ def _csv(file: Path, label: str | None, labelled: bool, limit: int) -> Table:
         raise BadData(f"{file} has {len(header)} names in its header and {values.shape[1]} columns")
     if label is not None and header.count(label) != 1:
         raise BadData(f"{file} has no one column {label!r}; its columns are {', '.join(header)[:200]}")
+    if np.nanmax(np.abs(values), initial=0) > np.finfo(np.float32).max:  # infinity included
+        raise BadData(f"{file} holds numbers beyond the range of 32 bits")
     if label is None and not labelled:
         return Table(values.astype(np.float32))
     column = len(header) - 1 if label is None else header.index(label)

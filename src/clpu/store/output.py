@@ -14,8 +14,8 @@ from rich.table import Table
 
 from clpu.errors import BadData, StoreFailed
 from clpu.store.durable import DurableAgent
+from clpu.store.integrity import Report
 from clpu.store.receipt import Receipt
-from clpu.store.verify import Report
 
 ROWS = 20
 
