@@ -2,12 +2,26 @@
 
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from storekit import SETTINGS, clone, digest_after, examples, follow, handle, picture, settings
+from storekit import (
+    SETTINGS,
+    Crash,
+    Fault,
+    clone,
+    crashing,
+    digest_after,
+    examples,
+    follow,
+    handle,
+    injected,
+    picture,
+    settings,
+)
 
 import clpu
 from clpu import METHODS, Agent
@@ -149,6 +163,30 @@ def test_a_reader_beside_a_busy_writer_always_sees_a_whole_state(store: Path) ->
     assert not problems
     assert set(seen) <= legal
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("request_text", ["4R", "2R", "2F"])
+def test_a_reader_is_right_even_if_part_of_a_request_comes_between_two_of_its_calls(
+    store: Path, tmp_path: Path, request_text: str
+) -> None:
+    follow(store, "1R 2T 3T")
+    legal = {digest_after("1R 2T 3T"), digest_after(f"1R 2T 3T {request_text}")}
+    with open_store(clone(store, tmp_path / "counted")) as writer, injected() as injector:
+        handle(writer, request_text)
+    for at in (2, 5, 8):  # while the reader reads the manifest, again the manifest, the keys
+        for part in range(3, len(injector.calls) + 1, 2):
+            copy = clone(store, tmp_path / f"{at} {part}")
+            with open_store(copy) as writer:
+
+                def intrude(function, *args, writer=writer, part=part, **options):  # type: ignore[no-untyped-def]
+                    counting.fault, counting.calls = Fault(crashing, part, sticky=True), []
+                    with suppress(Crash):
+                        handle(writer, request_text)
+                    counting.fault = None
+                    return function(*args, **options)
+
+                with injected(Fault(intrude, at)) as counting, open_store(copy, read_only=True) as reader:
+                    assert reader.digest() in legal
 
 
 def test_create_refuses_a_folder_that_holds_something(store: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import random
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,48 @@ def test_a_power_cut_at_any_call_leaves_the_old_or_the_new_state(
         disk.close()
         at += 1
     assert calls < 200
+
+
+@pytest.mark.parametrize("request_text", ["2R", "2F"])
+def test_a_power_cut_while_a_crash_is_being_repaired_is_survived_too(
+    empty_store: Path, tmp_path: Path, request_text: str
+) -> None:
+    """A process dies before it flushed, the next one acts on what it sees, and then the power fails."""
+    prepared = clone(empty_store, tmp_path / "prepared")
+    follow(prepared, BEFORE)
+    legal = digest_after(BEFORE), digest_after(f"{BEFORE} {request_text}")
+    luck = random.Random(7)
+    with open_store(clone(prepared, tmp_path / "counted")) as agent, injected() as injector:
+        handle(agent, request_text)
+    for first in after_renames(injector.calls):
+        store = clone(prepared, tmp_path / f"{first}")
+        crashed(store, request_text, first)
+        with injected() as injector:
+            open_store(clone(store, tmp_path / f"{first} counted")).close()
+        for second in after_renames(injector.calls):
+            for attempt in range(6):
+                store = clone(prepared, tmp_path / f"{first} {second} {attempt}")
+                disk = crashed(store, request_text, first)
+                disk.count, disk.crash_after = 0, second
+                with injected() as injector, suppress(Crash):
+                    injector.call = disk.call  # type: ignore[method-assign]
+                    open_store(store).close()
+                found = disk.after_power_cut(tmp_path / f"{first} {second} {attempt} after", luck)
+                disk.close()
+                with open_store(found) as restored:
+                    assert restored.digest() in legal
+
+
+def after_renames(calls: list[str]) -> list[int]:
+    """The moments at which something is renamed and not yet flushed."""
+    return [number + 1 for number, operation in enumerate(calls) if operation == "rename"]
+
+
+def crashed(store: Path, request: str, after: int) -> Disk:
+    """A store whose writer died in a request after so many calls, and the disk that saw it."""
+    with open_store(store) as agent:
+        disk = Disk(store, crash_after=after)
+        with injected() as injector, suppress(Crash):
+            injector.call = disk.call  # type: ignore[method-assign]
+            handle(agent, request)
+    return disk
