@@ -84,7 +84,7 @@ def harass(victim: Victim, template: Path, place: Path, kills: int, seed: int) -
         request = luck.choice(choices)
         after = None if luck.random() < 0.4 else luck.randrange(60)
         # Either at a random moment, or the child kills itself after a random call and this is only to end it.
-        delay = luck.uniform(0, 0.06) if after is None else 0.15
+        delay = luck.uniform(0, 0.04) if after is None else 0.15
         old, changed = twin.digest(), twin.copy()
         handle(changed, request)
         returned = victim.handle(store, request, delay, after)

@@ -82,9 +82,9 @@ def places(state: State) -> dict[str, Place]:
 
 def shared_meta(meta: dict[str, Any], state: State) -> dict[str, Any]:
     """An agent's description less all that belongs to tasks; what inputs look like only if a remembered one said so."""
+    remembers = state.main is not None or bool(state.ledger.remembered)
     shared = {name: value for name, value in meta.items() if name != "ledger"}
-    if state.main is None and not state.ledger.remembered:
-        shared["inputs"] = None
+    shared["inputs"] = state_meta(state)["inputs"] if remembers else None
     return dict(json.loads(canonical(shared)))  # as it will be read back, so that old and new compare
 
 

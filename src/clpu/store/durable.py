@@ -97,7 +97,7 @@ class DurableAgent(Agent):
             yield
             state = self._method.state
             try:
-                store.commit(state, self.state().meta)
+                store.commit(state)
             except BaseException as error:
                 if store.state is not state:
                     raise

@@ -141,8 +141,27 @@ def is_hex(text: object, size: int) -> bool:
 
 
 def to_json(content: dict[str, Any]) -> bytes:
-    """JSON in one form only, with a checksum of itself."""
-    return (json.dumps({**content, "checksum": _checksum(content)}, sort_keys=True, indent=1) + "\n").encode()
+    """JSON in one form only, with a checksum of itself: a line for each name, and for each entry of a list.
+
+    >>> print(to_json({"b": [{"x": 1}], "a": 2}).decode(), end="")
+    {
+    "a": 2,
+    "b": [
+     {"x": 1}
+    ],
+    "checksum": "57a451af237635e29f2583d98f10b7e42ad6c4f2c4f95ff3348f4af25bf034aa"
+    }
+    """
+    whole = {**content, "checksum": _checksum(content)}
+    return (
+        "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(whole[name])}" for name in sorted(whole)) + "\n}\n"
+    ).encode()
+
+
+def _lines(value: Any) -> str:
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, sort_keys=True)
+    return "[\n " + ",\n ".join(json.dumps(entry, sort_keys=True) for entry in value) + "\n]"
 
 
 def checked_json(data: bytes, format: str, version: int, what: str) -> dict[str, Any]:

@@ -199,16 +199,16 @@ class Store:
 
     # Writing
 
-    def commit(self, state: State, meta: dict[str, Any]) -> None:
+    def commit(self, state: State) -> None:
         """Make a new state durable. If this raises, `self.state` says whether the old or the new one is saved."""
-        plan = self._plan(state, meta)
+        plan = self._plan(state)
         with failures(self.path, "written"):
             if self.dirty:
                 standing = _core(self.manifest)
                 self.recover()
                 if _core(self.manifest) != standing:
                     raise StoreFailed(f"{self.path} holds another state than this agent; open it again")
-                plan = self._plan(state, meta)
+                plan = self._plan(state)
             try:
                 self._carry_out(plan)
             except BaseException:
@@ -239,7 +239,7 @@ class Store:
         """Whether nothing changes but that temporary tasks go."""
         return not plan.files and _core(plan.manifest)[:-1] == _core(self.manifest)[:-1]
 
-    def _plan(self, state: State, meta: dict[str, Any]) -> Plan:
+    def _plan(self, state: State) -> Plan:
         files: dict[str, bytes] = {}
 
         def piece(content: bytes | None) -> Piece | None:
@@ -277,7 +277,7 @@ class Store:
             temporary.append(entry)
         manifest = replace(
             old,
-            agent=shared_meta(meta, state),
+            agent=shared_meta(old.agent, state),
             main=main,
             remembered=tuple(remembered),
             temporary=_by_id(temporary),
@@ -330,12 +330,13 @@ class Store:
 
     def _strays(self, manifest: Manifest) -> list[str]:
         """Our own files that the manifest does not mention, and empty folders."""
-        strays = [name for name in self.files.names() if OURS.fullmatch(name)]
+        present, mentioned = self.files.names(), manifest.files
+        strays = [name for name in present if OURS.fullmatch(name)]
         for folder in (REMEMBERED, TEMPORARY):
-            if folder not in self.files.names():
+            if folder not in present:
                 continue
             names = [f"{folder}/{name}" for name in self.files.names(folder)]
-            old = [name for name in names if OURS.fullmatch(name) and name not in manifest.files]
+            old = [name for name in names if OURS.fullmatch(name) and name not in mentioned]
             strays += old
             if len(old) == len(names):
                 strays.append(folder)
