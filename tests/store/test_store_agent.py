@@ -189,6 +189,24 @@ def test_a_reader_is_right_even_if_part_of_a_request_comes_between_two_of_its_ca
                     assert reader.digest() in legal
 
 
+def test_a_reader_needs_no_writable_disk(store: Path) -> None:
+    follow(store, "1R 2T")
+    with injected() as injector, open_store(store, read_only=True) as agent:
+        agent.predict("2", examples("2")[0])
+    assert set(injector.calls) == {"open", "read", "list"}
+
+
+def test_a_copy_is_an_agent_in_memory(store: Path) -> None:
+    with open_store(store) as agent:
+        handle(agent, "1T")
+        before = picture(store)
+        copy = agent.copy()
+        handle(copy, "1F")
+        handle(copy, "2R")
+        assert agent.tasks == {"1": "T"}
+        assert picture(store) == before
+
+
 def test_create_refuses_a_folder_that_holds_something(store: Path, tmp_path: Path) -> None:
     with pytest.raises(clpu.BadStore, match="already"):
         create(store)

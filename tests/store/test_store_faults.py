@@ -95,11 +95,11 @@ class Bench:
         return which
 
 
-def faults(calls: list[str]) -> Iterator[Fault]:
+def faults(calls: list[str], lasting: bool) -> Iterator[Fault]:
     for at, operation in enumerate(calls):
         for number in FAILURES[operation]:
             yield Fault(failing(number), at)
-            if operation in ("open", "write", "fsync", "rename"):
+            if lasting and operation in ("open", "write", "fsync", "rename"):
                 yield Fault(failing(number), at, sticky=True, kind=operation)
 
 
@@ -108,7 +108,7 @@ def test_a_failing_call_leaves_the_old_or_the_new_state(
     prepared: tuple[Path, Path | None], tmp_path: Path, request_text: str
 ) -> None:
     bench = Bench(prepared, tmp_path)
-    for fault in faults(bench.calls(request_text)):
+    for fault in faults(bench.calls(request_text), lasting=prepared[1] is None):
         store, keys = bench.fresh()
         agent = open_store(store, keys=keys)
         try:
@@ -196,6 +196,24 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_write_changes_nothing(
             assert list(agent.tasks) == ["1", "2", "4"]
         with open_store(store, keys=keys) as agent:
             assert agent.digest() == digest_after(f"{BEFORE} 4T")
+
+
+@pytest.mark.parametrize("request_text", ["2R", "2F"])
+def test_an_interrupt_at_any_call_leaves_agent_and_disk_of_one_mind(
+    prepared: tuple[Path, Path | None], tmp_path: Path, request_text: str
+) -> None:
+    def interrupting(function, *args, **options):  # type: ignore[no-untyped-def]
+        raise KeyboardInterrupt
+
+    bench = Bench(prepared, tmp_path)
+    for at in range(0, len(bench.calls(request_text)), 2):
+        store, keys = bench.fresh()
+        with open_store(store, keys=keys) as agent:
+            with injected(Fault(interrupting, at)), pytest.raises(KeyboardInterrupt):
+                handle(agent, request_text)
+            believed = agent.digest()
+        which = bench.check(store, keys, request_text)
+        assert believed == digest_after(f"{BEFORE} {request_text}" if which == "new" else BEFORE)
 
 
 def test_an_agent_goes_on_after_a_fault_that_passed(prepared: tuple[Path, Path | None], tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ class Files:
     def __init__(self, path: str | os.PathLike[str], *, own: bool = True) -> None:
         self.path = Path(path)
         self.own = own
-        self._root: int | None = self.call("open", os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root: int | None = None
+        if os.name != "posix":
+            raise StoreFailed("a durable agent needs the file system calls of Linux or macOS")
+        self._root = self.call("open", os.open, self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._lock: int | None = None
         self._touched: set[str] = set()
         self.replaced: set[str] = set()
