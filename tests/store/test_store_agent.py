@@ -269,6 +269,15 @@ class TestKeysElsewhere:
             assert agent.digest() == expected
         assert len(list((tmp_path / "backup" / "temporary").iterdir())) == 1
 
+    def test_opening_an_old_copy_costs_the_store_none_of_its_later_tasks(self, keys: Path, tmp_path: Path) -> None:
+        follow(tmp_path / "apart", "1R 2T", keys=keys)
+        clone(tmp_path / "apart", tmp_path / "backup")
+        digest = follow(tmp_path / "apart", "3T", keys=keys)
+        follow(tmp_path / "backup", "4T 2F 5T 4F", keys=keys)
+        with open_store(tmp_path / "apart", keys=keys) as agent:
+            assert agent.tasks == {"1": "R", "3": "T"}
+            assert agent.digest() == digest_after("1R 3T") != digest
+
     def test_without_or_with_the_wrong_key_file_nothing_is_opened_and_nothing_lost(
         self, keys: Path, store: Path, tmp_path: Path
     ) -> None:

@@ -39,11 +39,12 @@ class Victim:
         self.process.stdin.flush()
 
     def handle(self, store: Path, request: str, delay: float, after: int | None) -> bool:
-        """Let a child handle a request and kill it; whether the request had returned."""
+        """Let a child handle a request and kill it, or let it kill itself; whether the request had returned."""
         self._say(json.dumps({"store": str(store), "request": request, "after": after}))
         number = int(self._line())
-        time.sleep(delay)
-        os.kill(number, signal.SIGKILL)
+        if after is None:
+            time.sleep(delay)
+            os.kill(number, signal.SIGKILL)
         self._say("bury")
         done = False
         while (line := self._line()) != "buried":
@@ -83,8 +84,7 @@ def harass(victim: Victim, template: Path, place: Path, kills: int, seed: int) -
         ]
         request = luck.choice(choices)
         after = None if luck.random() < 0.4 else luck.randrange(60)
-        # Either at a random moment, or the child kills itself after a random call and this is only to end it.
-        delay = luck.uniform(0, 0.04) if after is None else 0.15
+        delay = luck.uniform(0, 0.04)
         old, changed = twin.digest(), twin.copy()
         handle(changed, request)
         returned = victim.handle(store, request, delay, after)

@@ -32,7 +32,7 @@ def test_it_states_the_digests_before_and_after(receipt: Receipt) -> None:
 def test_it_names_the_destroyed_key_and_ciphertext_by_their_hashes(store: Path) -> None:
     with open_store(store) as agent:
         handle(agent, "2T")
-        (id, key), *_ = agent._store.keys.tasks.items()
+        (id, key), *_ = agent._store.standing.keys.items()
         ciphertext = (store / "temporary" / id).read_bytes()
         statement = agent.forget_with_receipt("2").statement
     assert statement["key_destroyed"] == sha256(key)

@@ -64,7 +64,7 @@ def test_the_keys_and_ciphertexts_of_a_forgotten_task_are_gone_too(tmp_path: Pat
     task = Marked()
     with create(tmp_path / "store", hidden=(6,), epochs=1) as agent:
         agent.learn(task.name, task.x, task.y, temporary=True)
-        (id, key), *_ = agent._store.keys.tasks.items()
+        (id, key), *_ = agent._store.standing.keys.items()
         content = (tmp_path / "store" / "temporary" / id).read_bytes()
         needles = {
             "key": key,

@@ -207,15 +207,18 @@ def _request(store: Path, keys: Path | None, request: Callable[[DurableAgent], s
     with _one_line_errors():
         from clpu.store import open as open_store
 
-        with open_store(store, keys=keys) as agent:
-            before = agent.tasks
-            try:
-                with _progress_bar() as agent.progress:
-                    done = request(agent)
-            except KeyboardInterrupt:
-                saved = agent.tasks != before
-                _complain("interrupted; " + ("the request was saved already" if saved else "the store is as it was"))
-                raise typer.Exit(130) from None
+        saved = False
+        try:
+            with open_store(store, keys=keys) as agent:
+                before = agent.tasks
+                try:
+                    with _progress_bar() as agent.progress:
+                        done = request(agent)
+                finally:
+                    saved = agent.tasks != before
+        except KeyboardInterrupt:
+            _complain("interrupted; " + ("the request was saved already" if saved else "the store is as it was"))
+            raise typer.Exit(130) from None
         _say(done)
 
 

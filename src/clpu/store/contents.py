@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,7 @@ from clpu.methods.base import State
 from clpu.requests import check_name
 from clpu.snapshot import Snapshot, canonical, encode, main_tensors, state_meta, task_tensors
 from clpu.store.format import Manifest
-from clpu.store.keys import Keys, seal, sealed_json, unseal, unsealed_json
+from clpu.store.keys import seal, sealed_json, unseal, unsealed_json
 
 #: A temporary task's file is padded to a multiple of this, so that its size tells little.
 STEP = 4096
@@ -88,7 +89,9 @@ def shared_meta(meta: dict[str, Any], state: State) -> dict[str, Any]:
     return dict(json.loads(canonical(shared)))  # as it will be read back, so that old and new compare
 
 
-def unpack(manifest: Manifest, keys: Keys, content: dict[str, bytes]) -> tuple[Snapshot, dict[str, str]]:
+def unpack(
+    manifest: Manifest, keys: Mapping[str, bytes], content: Mapping[str, bytes]
+) -> tuple[Snapshot, dict[str, str]]:
     """The whole state from the files' contents by name, and each temporary task's random name."""
     tensors: dict[str, Tensor] = {}
     meta = dict(manifest.agent)
@@ -105,7 +108,7 @@ def unpack(manifest: Manifest, keys: Keys, content: dict[str, bytes]) -> tuple[S
     ids: dict[str, str] = {}
     placed = []
     for sealed in manifest.temporary:
-        snapshot = unseal_task(content[sealed.name], sealed.id, keys.tasks[sealed.id])
+        snapshot = unseal_task(content[sealed.name], sealed.id, keys[sealed.id])
         name, entry = _entry(snapshot.meta, sealed.name)
         if name in ids or any(name == task.task for task in manifest.remembered):
             raise BadStore("a task is in the store twice")
@@ -115,7 +118,7 @@ def unpack(manifest: Manifest, keys: Keys, content: dict[str, bytes]) -> tuple[S
             meta["inputs"] = snapshot.meta["inputs"]
         elif meta["inputs"] != snapshot.meta["inputs"]:
             raise BadStore(f"{sealed.name} has inputs of another shape than the rest of the store")
-        placed.append((unseal_place(sealed.place, sealed.id, keys.tasks[sealed.id]), entry))
+        placed.append((unseal_place(sealed.place, sealed.id, keys[sealed.id]), entry))
     # From the last place to the first, so that inserting one does not move the places still to come.
     for (after, _), entry in sorted(placed, key=lambda pair: pair[0], reverse=True):
         ledger.insert(after, entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class DurableAgent(Agent):
     @property
     def identity(self) -> str:
         """The public key that this store's receipts are signed with."""
-        return self._store.manifest.identity
+        return self._store.standing.manifest.identity
 
     @property
     def read_only(self) -> bool:
@@ -56,10 +57,9 @@ class DurableAgent(Agent):
     def forget_with_receipt(self, task: str) -> Receipt:
         """Forget a temporary task and give a signed statement of it, of which the store keeps nothing."""
         before = self.digest()
-        old_keys, old_files = self._store.keys, self._store.manifest.files
-        id = self._store.ids.get(task)
+        standing = self._store.standing
         self.forget(task)
-        assert id is not None
+        id = standing.ids[task]
         facts = {
             "task": task,
             "method": self.method,
@@ -67,10 +67,10 @@ class DurableAgent(Agent):
             "clpu": clpu.__version__,
             "digest_before": before,
             "digest_after": self.digest(),
-            "key_destroyed": sha256(old_keys.tasks[id]),
-            "ciphertexts_destroyed": [old_files[f"temporary/{id}"].sha256],
+            "key_destroyed": sha256(standing.keys[id]),
+            "ciphertexts_destroyed": [standing.manifest.files[f"temporary/{id}"].sha256],
         }
-        return Receipt.sign(self._store.keys, facts)
+        return Receipt.sign(Keys(self._store.signing), facts)
 
     def close(self) -> None:
         """Let another writer in; this agent still answers, and handles no more requests."""
@@ -99,7 +99,7 @@ class DurableAgent(Agent):
             try:
                 store.commit(state)
             except BaseException as error:
-                if store.state is not state:
+                if store.standing.state is not state:
                     raise
                 failure = error
         if isinstance(failure, StoreFailed):
@@ -122,7 +122,7 @@ class DurableAgent(Agent):
             raise BadStore(f"{store.path} is damaged: {error!r:.200}") from None
         assert isinstance(agent, DurableAgent)
         agent._store, agent._process = store, os.getpid()
-        store.state = agent._method.state
+        store.standing = replace(store.standing, state=agent._method.state)
         return agent
 
     _process: int

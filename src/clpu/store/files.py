@@ -182,6 +182,22 @@ class Files:
         if new:
             self.set_time(LOCK)
 
+    def has_writer(self) -> bool:
+        """Whether somebody else is the writer; a reader asks, so nothing is made or changed."""
+        import fcntl
+
+        try:
+            fd = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._root)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
     @property
     def locked(self) -> bool:
         """Whether this object is the writer."""

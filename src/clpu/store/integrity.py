@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clpu.errors import BadKeys, BadStore, Error, StoreFailed
-from clpu.store.contents import unpack, unseal_place
+from clpu.store.contents import unseal_place
 from clpu.store.files import LOCK, TIME, Files
 from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, OURS, REMEMBERED, TEMPORARY, Manifest, sha256
+from clpu.store.key_file import KeyFile
 from clpu.store.keys import Keys
 from clpu.store.store import Store, failures
 
@@ -77,9 +78,7 @@ def _keys(path: Path, keys: str | os.PathLike[str] | None, manifest: Manifest, r
     try:
         store = Store(path, keys, write=False)
         try:
-            found = Keys.from_bytes(store._raw_keys(manifest))
-            if found.identity != manifest.identity:
-                raise BadKeys("it belongs to another store")
+            found = KeyFile(store.files, manifest.keys_here, keys).read(manifest.identity)
             report.files[name] = "whole"
             _decrypt(store, manifest, found, report)
         finally:
@@ -99,12 +98,13 @@ def _decrypt(store: Store, manifest: Manifest, keys: Keys, report: Report) -> No
                 report.files[entry.name] = str(error)
     unknown = keys.tasks.keys() - {entry.id for entry in manifest.temporary}
     if unknown:
-        report.notes.append(f"{len(unknown)} keys without a task: a request was interrupted, and is completed at open")
+        report.notes.append(
+            f"{len(unknown)} keys of no task here: of an interrupted request, or of a task in another copy of the store"
+        )
     if report.good:
         try:
-            store._read()
-            content = {name: store.content(piece) for name, piece in store.manifest.files.items()}
-            unpack(store.manifest, store.keys, content)
+            store.read()
+            store.unpacked()
         except Error as error:
             report.files[MANIFEST] = f"does not fit the other files: {error}"
 

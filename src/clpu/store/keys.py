@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from clpu.errors import BadKeys, BadStore, MissingPackage
@@ -42,12 +42,6 @@ class Keys:
 
     def __repr__(self) -> str:  # never a key in a log
         return f"<Keys of store {self.identity[:8]}, {len(self.tasks)} tasks>"
-
-    def with_task(self, name: str, key: bytes) -> Keys:
-        return replace(self, tasks={**self.tasks, name: key})
-
-    def without(self, names: set[str]) -> Keys:
-        return replace(self, tasks={name: key for name, key in self.tasks.items() if name not in names})
 
     def sign(self, message: bytes) -> bytes:
         return Ed25519PrivateKey.from_private_bytes(self.signing).sign(message)
