@@ -196,6 +196,19 @@ def test_a_reader_needs_no_writable_disk(store: Path) -> None:
     assert set(injector.calls) == {"open", "read", "list"}
 
 
+def test_forgetting_makes_the_same_calls_however_many_tasks_are_alive(store: Path) -> None:
+    counted = []
+    with open_store(store) as agent:
+        for tasks in ("1R 2T", "3R 4T 5T 6R 7T"):
+            for request in [*tasks.split(), "nT"]:
+                handle(agent, request)
+            with injected() as injector:
+                agent.forget("n")
+            counted.append(injector.calls)
+    assert counted[0] == counted[1]
+    assert counted[0].count("fsync") == 6
+
+
 def test_a_copy_is_an_agent_in_memory(store: Path) -> None:
     with open_store(store) as agent:
         handle(agent, "1T")
