@@ -181,3 +181,11 @@ def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
     assert process.returncode == 130, errors
     assert "the store is as it was" in errors
     assert picture(store) == before
+
+
+def test_without_cryptography_one_line_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['cryptography'] = None; from clpu.store.__main__ import app; app(['init', 'new'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "clpu: a durable agent needs the package cryptography: pip install 'clpu[store]'\n"
+    assert not (tmp_path / "new").exists()

@@ -12,7 +12,7 @@ import sys
 
 from storekit import handle
 
-from clpu.store.durable import open_store  # all of it now, not in each child
+from clpu.store.durable import open as open_store  # all of it now, not in each child
 from clpu.store.files import Files
 
 

@@ -14,48 +14,29 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clpu.store.durable import DurableAgent
-    from clpu.store.integrity import Report
+    from clpu.store.durable import DurableAgent, create, open
+    from clpu.store.integrity import Report, verify
+    from clpu.store.receipt import Receipt
 
-__all__ = ["create", "open", "verify"]
+# Imported when first asked for, so that the command line's help needs neither torch nor cryptography.
+_LATER = {
+    "DurableAgent": "durable",
+    "Receipt": "receipt",
+    "Report": "integrity",
+    "create": "durable",
+    "open": "durable",
+    "verify": "integrity",
+}
 
-
-def open(path: str | os.PathLike[str], **options: Any) -> DurableAgent:
-    """The agent that lives in a folder; it persists each request before it returns.
-
-    `keys` is the path of the key file if that lives elsewhere. With `read_only` it takes no lock and handles no
-    requests. `network` and `method` hand in code of your own again; `device` and `progress` are as for `Agent`.
-    """
-    from clpu.store.durable import open_store
-
-    return open_store(path, **options)
-
-
-def create(path: str | os.PathLike[str], *args: Any, **options: Any) -> DurableAgent:
-    """Make a folder for a new agent and open it. Arguments are those of `Agent`, and `keys`: where the keys live."""
-    from clpu.store.durable import create_store
-
-    return create_store(path, *args, **options)
-
-
-def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
-    """Check every file of a store and change nothing."""
-    from clpu.store.integrity import verify_store
-
-    return verify_store(path, keys)
+__all__ = ["DurableAgent", "Receipt", "Report", "create", "open", "verify"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DurableAgent":
-        from clpu.store.durable import DurableAgent
+    from importlib import import_module
 
-        return DurableAgent
-    if name == "Receipt":
-        from clpu.store.receipt import Receipt
-
-        return Receipt
+    if name in _LATER:
+        return getattr(import_module(f"clpu.store.{_LATER[name]}"), name)
     raise AttributeError(f"module 'clpu.store' has no attribute {name!r}")

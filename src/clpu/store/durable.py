@@ -128,7 +128,7 @@ class DurableAgent(Agent):
     _process: int
 
 
-def open_store(
+def open(
     path: PathLike,
     *,
     keys: PathLike | None = None,
@@ -138,7 +138,11 @@ def open_store(
     device: str | torch.device = "cpu",
     progress: Callable[[Progress], None] | None = None,
 ) -> DurableAgent:
-    """See `clpu.store.open`."""
+    """The agent that lives in a folder; it persists each request before it returns.
+
+    `keys` is the path of the key file if that lives elsewhere. With `read_only` it takes no lock and handles no
+    requests. `network` and `method` hand in code of your own again; `device` and `progress` are as for `Agent`.
+    """
     store = Store(path, keys, write=not read_only)
     try:
         return DurableAgent._of(store, network=network, method=method, device=device, progress=progress)
@@ -147,7 +151,7 @@ def open_store(
         raise
 
 
-def create_store(
+def create(
     path: PathLike,
     method: str | type[Method] = "clpu-der++",
     network: str | nn.Module = "mlp",
@@ -159,7 +163,7 @@ def create_store(
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> DurableAgent:
-    """See `clpu.store.create`."""
+    """Make a folder for a new agent, and open it. `keys` is where the keys are to live, if not in the folder."""
     agent = Agent(method, network, seed, seeds=seeds, device=device, **settings)
     folder = Path(path)
     with failures(folder, "made"):
@@ -184,7 +188,7 @@ def create_store(
             files.close()
     own_network = network if isinstance(network, nn.Module) else None
     own_method = method if isinstance(method, type) else None
-    return open_store(folder, keys=keys, network=own_network, method=own_method, device=device, progress=progress)
+    return open(folder, keys=keys, network=own_network, method=own_method, device=device, progress=progress)
 
 
 def _refuse_occupied(files: Files, folder: Path) -> None:

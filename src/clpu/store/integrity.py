@@ -27,8 +27,11 @@ class Report:
         return all(state == "whole" for state in self.files.values())
 
 
-def verify_store(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
-    """See `clpu.store.verify`. Without the key file, encrypted files are checked by their checksums only."""
+def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
+    """Check every file of a store and change nothing.
+
+    Without a key file that lives elsewhere, encrypted files are checked by their checksums only.
+    """
     report = Report()
     folder = Path(path)
     with failures(folder, "read"):
