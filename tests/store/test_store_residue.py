@@ -1,5 +1,6 @@
 """Random markers in a task's name, inputs and labels: after a forget not one of them is on the disk."""
 
+import json
 import logging
 import secrets
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_the_keys_and_ciphertexts_of_a_forgotten_task_are_gone_too(tmp_path: Pat
         assert {trace.what for trace in search([tmp_path], needles)} == needles.keys() - {"key"}
         agent.forget(task.name)
         assert not search([tmp_path], needles)
+
+
+def test_the_size_of_a_living_task_tells_little(store: Path) -> None:
+    """It is rounded up to whole pages, so that a few bytes more of a name or of a class do not show."""
+    x = np.random.default_rng(0).normal(size=(24, 4))
+    with open_store(store) as agent:
+        for name, classes in (("a", 2), ("b" * 20, 3)):
+            agent.learn(name, x, np.arange(24) % classes, temporary=True)
+    assert {path.stat().st_size % 4096 for path in (store / "temporary").iterdir()} == {0}
+    entries = json.loads((store / "store.json").read_bytes())["temporary"]
+    assert len({(entry["size"], len(entry["place"])) for entry in entries}) == 1
 
 
 def test_the_commands_print_no_name_that_a_log_would_keep(tmp_path: Path) -> None:
