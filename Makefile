@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # One thread a process: the tests run in one process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types unit test-slow test-data clean
+.PHONY: help demo test lint types unit test-slow test-data test-ray bench-speed clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,13 @@ test-slow: $(VENV)/.dev ## the long tests
 
 test-data: $(VENV)/.dev ## known facts about the real data sets, for those who have them
 	@$(ONE_THREAD) $(BIN)/pytest -q -m data
+
+test-ray: $(VENV)/.dev ## the benchmark on a local Ray cluster, one of its workers killed in the middle
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@$(ONE_THREAD) $(BIN)/pytest -q -m ray
+
+bench-speed: $(VENV)/.dev ## the measurements of docs/performance.md; a few minutes on a quiet machine
+	@for program in benchmarks/*.py; do echo "== $$program"; $(ONE_THREAD) $(BIN)/python $$program || exit 1; done
 
 $(VENV)/bin/python:
 	@echo "creating $(VENV)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,8 @@ class Agent:
         **settings: Any,
     ) -> None:
         method_class = _method_class(method)
+        if progress is not None and not callable(progress):
+            raise BadSetting(f"progress must be a function that takes a clpu.Progress, got {progress!r:.80}")
         of_network = known(Blueprint.settings_class(network))
         of_method = known(method_class.Settings)
         refuse_unknown(settings, {**of_method, **of_network})
@@ -87,6 +90,8 @@ class Agent:
         data = read_examples(x, y, *self._expectations())
         inputs = self._method.state.inputs or describe(data.x)
         self._method.blueprint.features(inputs)
+        if self._method.settings.augment != "none" and len(inputs.shape) != 3:
+            raise BadData(f"augmentation needs images (channels, height, width), got inputs of shape {inputs.shape}")
         with self._all_or_nothing(request):
             self._method.state.inputs = inputs
             self._method.learn(task, data, temporary)
@@ -181,16 +186,21 @@ class Agent:
 
     def digest(self) -> str:
         """SHA-256 of the whole learned state: equal for equal states, whatever their history."""
-        return self.state().digest()
+        return self._snapshot().digest()
 
     def state(self) -> Snapshot:
         """Everything learned, as tensors and JSON; `state().to_bytes()` is one safetensors file."""
+        live = self._snapshot()
+        return Snapshot(live.meta, {name: tensor.clone() for name, tensor in live.tensors.items()})
+
+    def _snapshot(self) -> Snapshot:
         blueprint = self._method.blueprint
         meta = {
             "format": FORMAT,
             "version": VERSION,
             "method": self._method.name,
             "network": blueprint.name,
+            "start": blueprint.start(),
             "settings": self.settings,
             "seeds": list(self.seeds),
             "population": self._population,
@@ -201,7 +211,7 @@ class Agent:
     @classmethod
     def from_state(
         cls,
-        state: Snapshot | bytes,
+        state: Snapshot | bytes | bytearray | memoryview,
         *,
         network: nn.Module | None = None,
         method: type[Method] | None = None,
@@ -213,28 +223,39 @@ class Agent:
         Code is not saved: hand in the module again if the agent had one of your own, and the method's class
         if it is not registered.
         """
-        snapshot = Snapshot.from_bytes(state) if isinstance(state, bytes) else state
+        if isinstance(state, (bytes, bytearray, memoryview)):
+            state = Snapshot.from_bytes(bytes(state))
+        if not isinstance(state, Snapshot):
+            raise BadState(f"expected bytes or a state, got {type(state).__name__}")
+        snapshot = state
         meta = snapshot.meta
         if meta.get("format") != FORMAT or meta.get("version") != VERSION:
             found = f"{meta.get('format')!r:.40} {meta.get('version')!r:.40}"
             raise BadState(f"expected a {FORMAT} state of version {VERSION}, got {found}")
         try:
+            if meta.keys() != cls(method or meta["method"]).state().meta.keys():
+                raise TypeError(f"unexpected entries {sorted(meta.keys())}")
             name, seeds, settings = meta["network"], meta["seeds"], meta["settings"]
+            if not (isinstance(name, str) and isinstance(seeds, list) and isinstance(settings, dict)):
+                raise TypeError("network must be a name, seeds a list and settings an object")
             if (name == "module") != (network is not None):
-                raise BadState(
-                    f"the saved agent's network is {name!r:.40}; hand in network= only for a module of your own"
-                )
+                raise BadState(f"the saved agent's network is {name!r:.40}; hand in network= only if it is your own")
+            options: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
             agent = cls(
                 method or meta["method"],
                 network if network is not None else name,
                 seeds=seeds,
                 device=device,
                 progress=progress,
-                **_as_settings(settings),
+                **options,
             )
         except (BadSetting, KeyError, TypeError) as error:
             raise BadState(f"the saved description cannot be used: {error!s:.300}") from None
-        agent._population = bool(meta.get("population"))
+        if agent.method != meta["method"]:
+            raise BadState(f"the saved agent's method is {meta['method']!r:.40}, the one handed in is {agent.method!r}")
+        if agent._method.blueprint.start() != meta["start"]:
+            raise BadState("the module handed in does not start from the weights that the saved agent's module had")
+        agent._population = meta["population"] is True
         agent._method.state = read_state(agent._method, snapshot)
         return agent
 
@@ -255,15 +276,22 @@ class Agent:
 
     @contextmanager
     def _all_or_nothing(self, request: Request) -> Iterator[None]:
+        if self._request is not None:
+            raise BadRequest(f"the agent is busy with {self._request}; it takes one request at a time")
         before = self._method.state
         self._method.state, self._request = before.copy(), request
         try:
-            yield
+            # Whatever the caller has switched on or off.
+            with torch.inference_mode(False), torch.enable_grad(), self._full_precision():
+                yield
         except BaseException:
             self._method.state = before
             raise
         finally:
             self._request = None
+
+    def _full_precision(self) -> torch.autocast:
+        return torch.autocast(self._method.device.type, enabled=False)
 
     def _report(self, phase: str, step: int, steps: int) -> None:
         if self.progress is not None and self._request is not None:
@@ -275,21 +303,22 @@ class Agent:
 
     def _logits(self, task: str, x: Any, classes: int | None) -> Tensor:
         method = self._method
-        known_classes = len(method.ledger[task].labels) if task in method.ledger else classes
+        known_classes = len(method.ledger[task].labels) if check_name(task) in method.ledger else classes
         if known_classes is None:
-            method.ledger[check_name(task)]
+            method.ledger[task]  # refuses
+        if classes is not None and (type(classes) is not int or classes != known_classes or not 2 <= classes < 2**31):
+            raise BadData(f"task {task!r} has {known_classes} classes, so classes={classes!r:.40} cannot be asked for")
         inputs = read_inputs(x, *self._expectations())
-        if classes is not None and (classes != known_classes or classes < 2):
-            raise BadData(f"task {task!r} has {known_classes} classes, so classes={classes} cannot be asked for")
         if method.state.inputs is None:  # nothing is learned: any shape will do, and none is kept
             method = self.copy()._method
             method.state.inputs = describe(inputs)
-        network = method.network_of(check_name(task))
+        network = method.network_of(task)
         head = network.heads.get(task)
         if head is None or head.weight.shape[-1] != known_classes:
             assert known_classes is not None
             head = method.blueprint.head(network.body.features, known_classes, method.seeds, task)
-        return network.evaluate(head, inputs)
+        with self._full_precision():
+            return network.evaluate(head, inputs)
 
     def _returned(self, values: Tensor, as_tensor: bool) -> Any:
         values = values if self._population else values[0]
@@ -298,6 +327,8 @@ class Agent:
 
 def _method_class(method: object) -> type[Method]:
     if isinstance(method, type) and issubclass(method, Method):
+        if inspect.isabstract(method) or not isinstance(getattr(method, "name", None), str):
+            raise BadSetting(f"{method.__name__} is no whole method: it needs a name and must define learn()")
         return method
     if not isinstance(method, str) or method not in METHODS:
         raise BadSetting(f"method must be one of {', '.join(METHODS)} or a Method class, got {method!r:.80}")
@@ -311,6 +342,8 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
         raise BadSetting(f"seeds must be a list of whole numbers, got {seeds!r:.80}") from None
     if not listed or any(isinstance(s, bool) or not isinstance(s, (int, np.integer)) for s in listed):
         raise BadSetting(f"seeds must be one or more whole numbers, got {listed!r:.80}")
+    if any(abs(int(s)) >= 2**63 for s in listed):
+        raise BadSetting("seeds must fit into 64 bits")
     if len(set(listed)) < len(listed):
         raise BadSetting(f"seeds must differ from each other, got {listed!r:.80}")
     return tuple(int(s) for s in listed)
@@ -319,11 +352,7 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen)
-    except (RuntimeError, AssertionError, TypeError) as error:
+        torch.zeros(1, device=chosen).cpu()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise BadSetting(f"device {device!r:.40} cannot be used here: {str(error).splitlines()[0]:.200}") from None
     return chosen
-
-
-def _as_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(k): tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

@@ -39,6 +39,10 @@ class BadSetting(Error, ValueError):
     """A setting of the method or of training is unknown or out of range."""
 
 
+class BadRun(Error, ValueError):
+    """A benchmark's run folder is missing, damaged, not ours, or does not fit together."""
+
+
 class Diverged(Error, ArithmeticError):
     """Training ended in NaN or infinity; the agent is as it was before. A lower learning rate may help."""
 

@@ -23,7 +23,7 @@ def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.dev
 
     With `tokens` (a user's own module), whole numbers other than bytes stay whole numbers.
     """
-    tensor = _as_tensor(x, "inputs")
+    tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x, "inputs")
     if tensor.dim() < 2:
         raise BadData(f"inputs must have shape (examples, …), got {tuple(tensor.shape)}")
     if tensor.numel() == 0:
@@ -79,6 +79,10 @@ def describe(x: Tensor) -> Inputs:
 def _as_tensor(data: Any, what: str) -> Tensor:
     if isinstance(data, Tensor):
         tensor = data.detach()
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
+            raise BadData(f"{what} must be an ordinary dense tensor, got {tensor.layout} on {tensor.device}")
+    elif isinstance(data, np.ma.MaskedArray):
+        raise BadData(f"{what} must have no masked values; fill them first")
     else:
         try:
             array = np.asarray(data)
@@ -94,7 +98,7 @@ def _as_tensor(data: Any, what: str) -> Tensor:
             with warnings.catch_warnings():  # a read-only array is fine: nothing is ever written to it
                 warnings.simplefilter("ignore", UserWarning)
                 tensor = torch.from_numpy(array)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, BadData):
                 raise
             raise BadData(f"{what} must be a NumPy array or a tensor, got {type(data).__name__}: {error}") from None
@@ -104,7 +108,7 @@ def _as_tensor(data: Any, what: str) -> Tensor:
 
 
 def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
-    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
         return dataset.tensors
     if not hasattr(dataset, "__len__") or len(dataset) == 0:
         raise BadData("the Dataset must have a length above zero; an iterable one cannot be shuffled")

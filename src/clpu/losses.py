@@ -38,4 +38,4 @@ def towards_uniform(logits: Tensor) -> Tensor:
 def mean(terms: Iterable[Tensor]) -> Tensor:
     """1/n Σ of the terms; zero if there are none."""
     listed = list(terms)
-    return torch.stack(listed).mean() if listed else torch.zeros(())
+    return torch.stack(listed).mean() if listed else torch.zeros((), dtype=torch.float32, device="cpu")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clpu.randomness import rand
-from clpu.training import Batch, Batches
+from clpu.training import Augment, Batch, Batches, unchanged
 
 #: For how many steps rehearsal draws its numbers in one go.
 STEPS_AT_ONCE = 64
@@ -36,9 +36,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some examples of one past task."""
+    """Some examples of past tasks, equally many of each, those of the first task first: x (K, examples, *input)."""
 
-    task: str
+    tasks: tuple[str, ...]
     x: Tensor
     y: Tensor
     logits: Tensor | None
@@ -98,47 +98,69 @@ class Reservoir:
 
 
 class Rehearsal:
-    """Draws `samples` examples a step, divided over past tasks, without replacement and anew at each step."""
+    """Draws `samples` examples a step, divided over past tasks, without replacement and anew at each step.
+
+    Tasks whose memories and numbers of classes are alike are drawn together, as one `Sample`.
+    """
 
     def __init__(
         self,
         memories: Mapping[str, Memory],
+        classes: Mapping[str, int],
         samples: int,
         sources: Sequence[torch.Generator],
-        device: torch.device,
+        augment: Augment = unchanged,
     ) -> None:
-        self.memories = dict(memories)
-        self.share = max(1, samples // max(1, len(self.memories)))
-        self.sources, self.device = list(sources), device
-        self._drawn: dict[str, Tensor] = {}
-        self._step = STEPS_AT_ONCE
+        share = max(1, samples // max(1, len(memories)))
+        alike: dict[object, dict[str, Memory]] = {}
+        for task, memory in memories.items():
+            kind = (classes[task], len(memory), memory.x.dtype, memory.logits is None)
+            alike.setdefault(kind, {})[task] = memory
+        self._tables = [_Table(group, share, sources) for group in alike.values()]
+        self._tasks, self._augment = len(memories), augment
 
     def draw(self) -> list[Sample]:
-        """One sample a past task."""
-        if self._step == STEPS_AT_ONCE:
-            self._drawn = {task: self._rows(memory) for task, memory in self.memories.items()}
-            self._step = 0
-        samples = []
-        for task, memory in self.memories.items():
-            rows = self._drawn[task][self._step]
-            picked = [None if t is None else _pick(t, rows) for t in (memory.x, memory.y, memory.logits)]
-            x, y, logits = picked
-            assert x is not None
-            assert y is not None
-            samples.append(Sample(task, x, y, logits))
-        self._step += 1
-        return samples
+        """One step's samples."""
+        return [table.draw(self._augment) for table in self._tables]
 
-    def _rows(self, memory: Memory) -> Tensor:
-        """Row numbers (steps, K·share) into the memory seen as one table over all replicas."""
-        share = min(self.share, len(memory))
-        drawn = [
-            rand(STEPS_AT_ONCE, len(memory), source=source).topk(share).indices + k * len(memory)
-            for k, source in enumerate(self.sources)
-        ]
-        return torch.cat(drawn, 1).to(self.device)
+    def mean(self, terms: Iterable[Tensor]) -> Tensor:
+        """1/|past tasks| Σ_τ of a loss, from its means over each of the samples; zero if there are none."""
+        weighted = [term * (len(t.tasks) / self._tasks) for term, t in zip(terms, self._tables)]
+        return sum(weighted[1:], start=weighted[0]) if weighted else torch.zeros((), dtype=torch.float32, device="cpu")
 
 
-def _pick(table: Tensor, rows: Tensor) -> Tensor:
-    picked = table.flatten(0, 1).index_select(0, rows)
-    return picked.view(table.shape[0], -1, *table.shape[2:])
+class _Table:
+    """The memories of tasks that are alike, in one table with a row for each (replica, task, example)."""
+
+    def __init__(self, memories: Mapping[str, Memory], share: int, sources: Sequence[torch.Generator]) -> None:
+        self.tasks, self.sources = tuple(memories), list(sources)
+        parts = list(memories.values())
+        self.kept = len(parts[0])
+        self.share = min(share, self.kept)
+        self.x = torch.stack([m.x for m in parts], 1).flatten(0, 2)
+        self.y = torch.stack([m.y for m in parts], 1).flatten(0, 2)
+        logits = [m.logits for m in parts if m.logits is not None]
+        self.logits = torch.stack(logits, 1).flatten(0, 2) if logits else None
+        self._ahead: Iterator[Tensor] = iter(())
+
+    def draw(self, augment: Augment) -> Sample:
+        rows = next(self._ahead, None)
+        if rows is None:
+            self._ahead = iter(self._rows().unbind())
+            rows = next(self._ahead)
+
+        def pick(table: Tensor) -> Tensor:
+            return table.index_select(0, rows).view(len(self.sources), -1, *table.shape[1:])
+
+        return Sample(
+            self.tasks, augment(pick(self.x)), pick(self.y), None if self.logits is None else pick(self.logits)
+        )
+
+    def _rows(self) -> Tensor:
+        """Row numbers (steps, K·tasks·share) for some steps ahead."""
+        drawn = []
+        for k, source in enumerate(self.sources):
+            keys = rand(STEPS_AT_ONCE, len(self.tasks), self.kept, source=source)
+            first = torch.arange(len(self.tasks), device="cpu").unsqueeze(1) + k * len(self.tasks)
+            drawn.append((keys.topk(self.share).indices + first * self.kept).flatten(1))
+        return torch.cat(drawn, 1).to(self.x.device)

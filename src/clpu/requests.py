@@ -13,7 +13,7 @@ from clpu.errors import AlreadyLearned, BadRequest, CannotForgetRemembered, Unkn
 
 LONGEST_NAME = 100
 
-#: Streams that have a name. The paper prints one and its authors ran the other; see PAPER-NOTES in docs/methods.md.
+#: Streams that have a name. The paper prints one and its authors ran the other; see docs/methods.md.
 NAMED_STREAMS = {
     "clpu-2022": "1R 2T 3T 4R 2R 3F 5T 5F",
     "clpu-2022-as-printed": "1R 2T 3T 4R 1R 2F 5T 5F",
@@ -49,6 +49,16 @@ def check_name(task: object) -> str:
     return task
 
 
+def _words(text: object) -> list[str]:
+    """A text cut at its spaces, quotes respected."""
+    if not isinstance(text, str):
+        raise BadRequest(f"a request is a text such as '5T', got {type(text).__name__}")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadRequest(f"cannot read {text!r:.200}: {error}") from None
+
+
 @dataclass(frozen=True)
 class Request:
     """One request without its data: a task and an instruction.
@@ -62,21 +72,29 @@ class Request:
 
     def __post_init__(self) -> None:
         check_name(self.task)
-        object.__setattr__(self, "instruction", Instruction(self.instruction))
+        try:
+            object.__setattr__(self, "instruction", Instruction(self.instruction))
+        except ValueError:
+            raise BadRequest(f"an instruction is R, T or F, got {self.instruction!r:.40}") from None
 
     @classmethod
     def parse(cls, text: str) -> Request:
-        """Read `<task><letter>`, as in `5T`."""
-        if not isinstance(text, str):
-            raise BadRequest(f"a request is a text such as '5T', got {type(text).__name__}")
-        task, letter = text[:-1], text[-1:]
+        """Read `<task><letter>`, as in `5T`; a name with spaces or quotes is quoted as in a stream: `'my task'T`."""
+        words = _words(text)
+        if len(words) != 1:
+            raise BadRequest(f"one request, such as '5T' or \"'my task'T\", was expected, got {text!r:.80}")
+        return cls._of_word(words[0])
+
+    @classmethod
+    def _of_word(cls, word: str) -> Request:
+        task, letter = word[:-1], word[-1:]
         if letter not in ("R", "T", "F"):
             raise BadRequest(
-                f"request {text!r:.80} ends with {letter!r}; expected a task's name followed by "
+                f"request {word!r:.80} ends with {letter!r}; expected a task's name followed by "
                 "R (remember), T (learn temporarily) or F (forget), such as '5T'"
             )
         if not task:
-            raise BadRequest(f"request {text!r} names no task; expected something like '1{letter}'")
+            raise BadRequest(f"request {word!r} names no task; expected something like '1{letter}'")
         return cls(task, Instruction(letter))
 
     def __str__(self) -> str:
@@ -156,6 +174,17 @@ class Ledger:
             )
         return "keep" if entry.status is Instruction.TEMPORARY else "nothing"
 
+    def apply(self, request: Request) -> str:
+        """Record a request of which nothing but the instruction is known; returns what it meant."""
+        meaning = self.admit(request)
+        if meaning == "learn":
+            self.learned(request.task, Entry(request.instruction))
+        elif meaning == "keep":
+            self.kept(request.task)
+        elif meaning == "forget":
+            self.forgotten(request.task)
+        return meaning
+
     def learned(self, task: str, entry: Entry) -> None:
         self.entries[task] = entry
 
@@ -182,29 +211,21 @@ class Stream(Sequence[Request]):
 
     def __init__(self, requests: str | Iterable[Request | str] = ()) -> None:
         if isinstance(requests, str):
-            text = NAMED_STREAMS.get(requests, requests)
-            try:
-                requests = shlex.split(text)
-            except ValueError as error:
-                raise BadRequest(f"cannot read the stream {text!r:.200}: {error}") from None
-        self.requests: tuple[Request, ...] = tuple(
-            request if isinstance(request, Request) else Request.parse(request) for request in requests
-        )
+            words = _words(NAMED_STREAMS.get(requests, requests))
+            self.requests: tuple[Request, ...] = tuple(Request._of_word(word) for word in words)
+        elif isinstance(requests, Iterable):
+            self.requests = tuple(r if isinstance(r, Request) else Request.parse(r) for r in requests)
+        else:
+            raise BadRequest(f"a stream is a text or a list of requests, got {type(requests).__name__}")
         self._check()
 
     def _check(self) -> None:
         ledger = Ledger()
         for number, request in enumerate(self.requests, 1):
             try:
-                meaning = ledger.admit(request)
+                ledger.apply(request)
             except (UnknownTask, AlreadyLearned, CannotForgetRemembered) as error:
                 raise type(error)(f"request {number} ({request}) is not legal here: {error}") from None
-            if meaning == "learn":
-                ledger.learned(request.task, Entry(request.instruction))
-            elif meaning == "keep":
-                ledger.kept(request.task)
-            elif meaning == "forget":
-                ledger.forgotten(request.task)
 
     @property
     def forgets(self) -> list[int]:
@@ -226,8 +247,10 @@ class Stream(Sequence[Request]):
         Stream('1R 3T 2R')
         """
         count = len(self.requests) if after is None else after
-        if not 0 <= count <= len(self.requests):
-            raise BadRequest(f"the stream has {len(self.requests)} requests, so there is none number {after}")
+        if type(count) is not int or not 0 <= count <= len(self.requests):
+            raise BadRequest(
+                f"the stream has {len(self.requests)} requests, so there is no request number {after!r:.40}"
+            )
         past = self.requests[:count]
         last_forget = {r.task: i for i, r in enumerate(past) if r.instruction is Instruction.FORGET}
         return Stream(r for i, r in enumerate(past) if i > last_forget.get(r.task, -1))

@@ -14,6 +14,9 @@ from clpu.errors import BadSetting
 
 S = TypeVar("S")
 
+#: No setting is a larger whole number than this.
+LARGEST = 2**53
+
 
 def setting(
     default: Any,
@@ -37,6 +40,7 @@ class Training:
     batch_size: int = setting(32, "examples a step, at most", at_least=1)
     lr: float = setting(0.01, "learning rate of SGD", above=0)
     weight_decay: float = setting(0.0005, "weight decay of SGD", at_least=0)
+    augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
 
 
 def known(*classes: type) -> dict[str, dataclasses.Field[Any]]:
@@ -65,18 +69,19 @@ def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> N
     for name in values:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise BadSetting(f"there is no setting {name!r}{hint} Known settings: {', '.join(sorted(fields))}")
 
 
 def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if hasattr(value, "item") and not getattr(value, "shape", ()):  # NumPy's and torch's single numbers
+        value = value.item()
+    if type(value) is int and abs(value) > LARGEST:
+        raise BadSetting(f"{name} is beyond {LARGEST}")
+    if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:
-        good = isinstance(value, (tuple, list)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
-        if not good:
-            raise BadSetting(f"{name} must be one or more positive whole numbers, got {value!r}")
-        return tuple(value)
+        return _checked_tuple(name, typing.get_args(kind)[0], value)
     if type(value) is not kind:
         raise BadSetting(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r:.80}")
     if kind is float and not math.isfinite(value):
@@ -89,3 +94,13 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if limits.get("above") is not None and value <= limits["above"]:
         raise BadSetting(f"{name} must be above {limits['above']}, got {value}")
     return value
+
+
+def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (tuple, list)):
+        if kind is int and value and all(type(v) is int and 0 < v < LARGEST for v in value):
+            return tuple(value)
+        if kind is float and all(type(v) in (int, float) and abs(v) < LARGEST for v in value):
+            return tuple(float(v) for v in value)
+    wanted = "one or more positive whole numbers" if kind is int else "finite numbers"
+    raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

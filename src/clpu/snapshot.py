@@ -116,27 +116,39 @@ def encode(task: str) -> str:
 
 
 def read_state(method: Method, snapshot: Snapshot) -> State:
-    """Rebuild a method's state, checking every name, shape and type against what such a method would have."""
+    """Rebuild a method's state; every name, shape and type must be what such a method would have, and all be there."""
     state = State()
     try:
         if snapshot.meta["inputs"] is not None:
             shape, integer = snapshot.meta["inputs"]
-            state.inputs = Inputs(tuple(_count(size) for size in shape), bool(integer))
+            state.inputs = Inputs(tuple(_count(size) for size in shape), integer is True)
         for task, status, labels, steps in snapshot.meta["ledger"]:
-            entry = Entry(Instruction(status), tuple(int(label) for label in labels), _count(steps))
+            if status not in ("R", "T") or task in state.ledger:
+                raise ValueError(f"task {task!r:.40} has status {status!r:.40} or occurs twice")
+            entry = Entry(Instruction(status), _labels(labels), _count(steps))
             state.ledger.learned(check_name(task), entry)
     except (KeyError, TypeError, ValueError, BadRequest) as error:
         raise BadState(f"the saved description is damaged: {error!r:.200}") from None
-    if snapshot.tensors and state.inputs is None:
-        raise BadState("the saved state holds tensors but does not say what inputs look like")
-    _Reader(method, state).read(snapshot.tensors)
+    if (snapshot.tensors or state.ledger) and state.inputs is None:
+        raise BadState("the saved state does not say what inputs look like")
+    method.state = state
+    reader = _Reader(method, state)
+    reader.read(snapshot.tensors)
+    reader.check_complete()
     return state
 
 
 def _count(number: Any) -> int:
-    if type(number) is not int or number < 1:
-        raise ValueError(f"expected a positive whole number, got {number!r}")
+    if type(number) is not int or not 1 <= number < 2**53:
+        raise ValueError(f"expected a positive whole number, got {number!r:.40}")
     return number
+
+
+def _labels(labels: Any) -> tuple[int, ...]:
+    good = isinstance(labels, list) and len(labels) > 1 and all(type(n) is int and abs(n) < 2**63 for n in labels)
+    if not good or sorted(set(labels)) != labels:
+        raise ValueError(f"expected two or more whole numbers in ascending order, got {labels!r:.80}")
+    return tuple(labels)
 
 
 class _Reader:
@@ -145,6 +157,33 @@ class _Reader:
     def __init__(self, method: Method, state: State) -> None:
         self.method, self.state = method, state
         self.device = method.device
+
+    def check_complete(self) -> None:
+        """Refuse a state in which something is missing that a task of the ledger must have."""
+        method, state = self.method, self.state
+        for task, entry in state.ledger.entries.items():
+            network = state.isolated.get(task) or state.main
+            head = network.heads.get(task) if network is not None else None
+            if head is None or head.weight.shape[-1] != len(entry.labels):
+                raise BadState(f"task {task!r} has no head with {len(entry.labels)} classes")
+            if method.keeps is None:
+                continue
+            memory = state.memories.get(task)
+            kept = () if memory is None else ("memory",) if memory.logits is None else ("memory", "logits")
+            if kept != method.keeps or (memory is not None and not len(memory)):
+                raise BadState(f"task {task!r}: expected {method.keeps or 'no memory'}, got {kept or 'none'}")
+            shapes = {n: (torch.float32, shape) for n, shape in method.extra_shapes(len(entry.labels)).items()}
+            self._check_all(f"extras of task {task!r}", state.extras.get(task, {}), shapes)
+        if method.exact:
+            heads = {*(state.main.heads if state.main else ()), *(t for n in state.isolated.values() for t in n.heads)}
+            if not heads <= set(state.ledger):
+                raise BadState("the saved state has heads of tasks that are not in the ledger")
+
+    def _check_all(self, what: str, found: dict[str, Tensor], expected: dict[str, Any]) -> None:
+        if found.keys() != expected.keys():
+            raise BadState(f"{what} should be others: {sorted(found.keys() ^ expected.keys())[:5]}")
+        for name, tensor in found.items():
+            self._check(name, tensor, (expected[name][0],), expected[name][1])
 
     def read(self, tensors: dict[str, Tensor]) -> None:
         main: dict[str, Tensor] = {}
@@ -177,18 +216,15 @@ class _Reader:
                 f"{what}: expected shape {(len(self.method.seeds), *shape)} of {dtypes[0]}, "
                 f"got {tuple(tensor.shape)} of {tensor.dtype}"
             )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise BadState(f"{what} holds NaN or infinity")
 
     def _network(self, parts: dict[str, Tensor]) -> Network:
         assert self.state.inputs is not None
-        fresh = self.method.blueprint.body(self.state.inputs, self.method.seeds)
-        expected = fresh.tensors()
+        blueprint, inputs = self.method.blueprint, self.state.inputs
         found = {n.removeprefix("body/"): t for n, t in parts.items() if n.startswith("body/")}
-        if found.keys() != expected.keys():
-            raise BadState(
-                f"a network's tensors differ from the architecture's: {sorted(found.keys() ^ expected.keys())[:5]}"
-            )
-        for name, tensor in found.items():
-            self._check(name, tensor, (expected[name].dtype,), tuple(expected[name].shape[1:]))
+        self._check_all("the tensors of a network", found, blueprint.shapes(inputs))
+        features = blueprint.features(inputs)
         heads: dict[str, Linear] = {}
         for name in parts:
             if name.startswith("body/"):
@@ -205,16 +241,17 @@ class _Reader:
                 raise BadState(f"unexpected tensor {name!r:.100} in a network")
             weight, bias = parts[f"{base}/weight"], parts[f"{base}/bias"]
             classes = weight.shape[-1] if weight.dim() else 0
-            self._check(f"{base}/weight", weight, (torch.float32,), (fresh.features, classes))
+            self._check(f"{base}/weight", weight, (torch.float32,), (features, classes))
             self._check(f"{base}/bias", bias, (torch.float32,), (1, classes))
             heads[unquote(quoted)] = Linear(weight, bias)
-        return Network(fresh.with_tensors(found), heads)
+        body = blueprint.body(inputs, self.method.seeds).with_tensors(found)
+        return Network(body, heads, blueprint.pixels)
 
     def _memory(self, parts: dict[str, Tensor], task: str) -> Memory:
         assert self.state.inputs is not None
         if not {"x", "y"} <= parts.keys() <= {"x", "y", "logits"}:
             raise BadState(f"a memory must have x, y and perhaps logits, got {sorted(parts)[:5]}")
-        kept, classes = parts["y"].shape[-1], len(self.state.ledger[task].labels)
+        kept, classes = parts["y"].shape[-1] if parts["y"].dim() else 0, len(self.state.ledger[task].labels)
         kinds = (torch.int64,) if self.state.inputs.integer else (torch.float32, torch.uint8)
         self._check("memory x", parts["x"], kinds, (kept, *self.state.inputs.shape))
         self._check("memory y", parts["y"], (torch.int64,), (kept,))

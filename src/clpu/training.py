@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -42,6 +41,14 @@ class Batch:
     start: int
 
 
+Augment = Callable[[Tensor], Tensor]
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """Inputs as they are: no augmentation."""
+    return x
+
+
 class Batches:
     """Some passes over a task's data, each replica in an order of its own.
 
@@ -49,9 +56,16 @@ class Batches:
     (which BatchNorm could not take).
     """
 
-    def __init__(self, data: Examples, epochs: int, batch_size: int, sources: Sequence[torch.Generator]) -> None:
-        self.data, self.epochs, self.sources = data, epochs, list(sources)
-        count = math.ceil(len(data) / batch_size)
+    def __init__(
+        self,
+        data: Examples,
+        epochs: int,
+        batch_size: int,
+        sources: Sequence[torch.Generator],
+        augment: Augment = unchanged,
+    ) -> None:
+        self.data, self.epochs, self.sources, self.augment = data, epochs, list(sources), augment
+        count = -(-len(data) // batch_size)
         self.sizes = [len(data) // count + (i < len(data) % count) for i in range(count)]
 
     def __len__(self) -> int:
@@ -81,7 +95,7 @@ class Batches:
                 rows = index.reshape(-1).to(x.device)
                 shape = index.shape
                 yield Batch(
-                    x.index_select(0, rows).view(*shape, *x.shape[1:]),
+                    self.augment(x.index_select(0, rows).view(*shape, *x.shape[1:])),
                     y.index_select(0, rows).view(shape),
                     index,
                     step,
@@ -110,12 +124,11 @@ def fit(
 ) -> Network:
     """Descend once for each step on `loss(network, step)`, in a copy; the network given is left as it is."""
     total = len(steps)
-    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
-        learner = network.trainable(descent)
-        for done, step in enumerate(steps, 1):
-            learner.descend(loss(learner, step))
-            if progress is not None:
-                progress(done, total)
+    learner = network.trainable(descent)
+    for done, step in enumerate(steps, 1):
+        learner.descend(loss(learner, step))
+        if progress is not None:
+            progress(done, total)
     trained = learner.settled()
     if not trained.is_finite():
         raise Diverged(f"training ended in NaN or infinity after {total} steps; try a lower lr than {descent.lr}")

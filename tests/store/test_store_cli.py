@@ -148,7 +148,7 @@ def test_an_error_is_one_line_and_changes_nothing(store: Path, data: Path, argum
     before = picture(store)
     result = run(*(argument.format(store=store, data=data) for argument in arguments), code=1)
     assert result.stdout == ""
-    assert result.stderr.startswith("clpu: ")
+    assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert picture(store) == before
 
@@ -187,5 +187,8 @@ def test_without_cryptography_one_line_says_what_to_install(tmp_path: Path) -> N
     code = "import sys; sys.modules['cryptography'] = None; from clpu.store.__main__ import app; app(['init', 'new'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "clpu: a durable agent needs the package cryptography: pip install 'clpu[store]'\n"
+    assert (
+        done.stderr
+        == "error: MissingPackage: a durable agent needs the package cryptography: pip install 'clpu[store]'\n"
+    )
     assert not (tmp_path / "new").exists()

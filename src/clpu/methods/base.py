@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from clpu.augment import crop_and_flip
 from clpu.errors import BadSetting
 from clpu.memory import Memory, Rehearsal, Reservoir
 from clpu.networks.blueprint import Blueprint, Inputs
@@ -18,7 +19,7 @@ from clpu.networks.network import Network
 from clpu.randomness import generators
 from clpu.requests import Ledger
 from clpu.settings import Training
-from clpu.training import Batches, Examples, Step, Steps, fit
+from clpu.training import Augment, Batches, Examples, Step, Steps, fit, unchanged
 
 #: The methods by name, in the order of the paper's tables.
 METHODS: dict[str, type[Method]] = {}
@@ -79,6 +80,8 @@ class Method(ABC):
     #: Whether the state after any stream equals, bit by bit, that after its counterfactual.
     exact: ClassVar[bool] = False
     Settings: ClassVar[type[Training]] = Training
+    #: What is kept of each task besides networks ("memory", "logits"); saved states are checked by it. None: anything.
+    keeps: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(
         self,
@@ -107,6 +110,10 @@ class Method(ABC):
     def network_of(self, task: str) -> Network:
         """The network that answers for a task, known or not."""
         return self.main
+
+    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of a task's extras, without the replica axis, by which saved states are checked."""
+        return {}
 
     # What a method has at hand.
 
@@ -154,7 +161,15 @@ class Method(ABC):
 
     def batches(self, task: str, data: Examples, purpose: str = "order") -> Batches:
         """The passes over a task's data that one learning makes."""
-        return Batches(data, self.settings.epochs, self.settings.batch_size, self.sources(task, purpose))
+        augment = self.augmentation(task, purpose)
+        return Batches(data, self.settings.epochs, self.settings.batch_size, self.sources(task, purpose), augment)
+
+    def augmentation(self, task: str, purpose: str) -> Augment:
+        """What `settings.augment` does to a batch of images (K, batch, channels, height, width)."""
+        if self.settings.augment == "none":
+            return unchanged
+        sources = self.sources(task, f"augment {purpose}")
+        return lambda x: crop_and_flip(x, sources)
 
     def reservoir(self, task: str, batches: Batches) -> Reservoir:
         """An empty memory for a task that is about to be learned."""
@@ -162,7 +177,9 @@ class Method(ABC):
 
     def rehearsal(self, memories: Mapping[str, Memory], task: str, purpose: str) -> Rehearsal:
         """Draws from memories, `settings.rehearsed` examples a step."""
-        return Rehearsal(memories, self.settings.rehearsed, self.sources(task, purpose), self.device)
+        classes = {t: len(self.ledger[t].labels) for t in memories}
+        augment = self.augmentation(task, purpose)
+        return Rehearsal(memories, classes, self.settings.rehearsed, self.sources(task, purpose), augment)
 
     def fit(
         self,

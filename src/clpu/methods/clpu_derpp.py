@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from clpu.losses import mean
 from clpu.memory import Memory
 from clpu.methods.base import register
 from clpu.methods.derpp import Dark, DarkSettings
@@ -46,8 +45,9 @@ class CLPUDERppScratch(Dark):
 
         def loss(net: Network, step: int) -> Tensor:
             samples = [*own.draw(), *others.draw()]
-            terms = [self.replayed(s, h) for s, h in zip(samples, net.logits(*((s.task, s.x) for s in samples)))]
-            return terms[0] + mean(terms[1:])
+            outputs = net.logits(*((s.tasks, s.x) for s in samples))
+            mine, *rest = (self.replayed(s, h) for s, h in zip(samples, outputs))
+            return mine + others.mean(rest)
 
         entry = self.ledger[task]
         network = self.with_fresh_head(self.main, task, len(entry.labels))
@@ -55,9 +55,7 @@ class CLPUDERppScratch(Dark):
         del self.isolated[task]
 
     def forget(self, task: str) -> None:
-        """Case IV: remove the temporary network and its memory."""
-        del self.isolated[task]
-        del self.memories[task]
+        """Case IV: remove θ̂ and B. They are all that stands under the task's name, and that is dropped by itself."""
 
     def start(self, task: str) -> Network:
         """θ̂ before its first step."""
@@ -78,4 +76,4 @@ class CLPUDERpp(CLPUDERppScratch):
     name = "clpu-der++"
 
     def start(self, task: str) -> Network:
-        return Network(self.main.body, {})
+        return self.main.without_heads()

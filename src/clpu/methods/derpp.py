@@ -31,6 +31,8 @@ class DarkSettings(RehearsalSettings):
 class Dark(Rehearsing):
     """Rehearsal that also keeps the outputs that the network gave: α·(f(x) − h)² + β·ℓ(x, y, f)."""
 
+    keeps = ("memory", "logits")
+
     def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
         assert sample.logits is not None
         mse, ce = squared_error(outputs, sample.logits), cross_entropy(outputs, sample.y)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from clpu.losses import cross_entropy, mean, towards_uniform
+from clpu.losses import cross_entropy, towards_uniform
 from clpu.memory import Memory, Sample
 from clpu.methods.base import Method, register
 from clpu.networks.network import Network
@@ -29,8 +30,10 @@ class ERSettings(RehearsalSettings):
 class Rehearsing(Method):
     """Learns a new task together with samples of past tasks' memories, and keeps a memory of it."""
 
+    keeps: ClassVar[tuple[str, ...] | None] = ("memory",)
+
     def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
-        """The loss on a sample of a past task's memory."""
+        """The loss on a sample of past tasks' memories."""
         return cross_entropy(outputs, sample.y)
 
     def learned(
@@ -43,9 +46,9 @@ class Rehearsing(Method):
 
         def loss(net: Network, batch: Batch) -> Tensor:
             samples = rehearsal.draw()
-            new, *old = net.logits((task, batch.x), *((s.task, s.x) for s in samples))
+            new, *old = net.logits((task, batch.x), *((s.tasks, s.x) for s in samples))
             reservoir.see(batch, new)
-            return cross_entropy(new, batch.y) + mean(self.replayed(s, h) for s, h in zip(samples, old))
+            return cross_entropy(new, batch.y) + rehearsal.mean(self.replayed(s, h) for s, h in zip(samples, old))
 
         network = self.fit(task, self.with_fresh_head(network, task, data.classes), batches, loss)
         return network, reservoir.memory()
@@ -76,12 +79,12 @@ class ER(Rehearsing):
 
         def loss(net: Network, step: int) -> Tensor:
             kept, gone = rehearsal.draw(), farewell.draw()
-            outputs = net.logits(*((s.task, s.x) for s in [*kept, *gone]))
-            terms = mean(self.retained(s, h) for s, h in zip(kept, outputs))
-            return terms + mean(towards_uniform(h) for h in outputs[len(kept) :])
+            outputs = net.logits(*((s.tasks, s.x) for s in [*kept, *gone]))
+            terms = rehearsal.mean(self.retained(s, h) for s, h in zip(kept, outputs))
+            return terms + farewell.mean(towards_uniform(h) for h in outputs[len(kept) :])
 
         self.main = self.fit(task, self.main, range(self.ledger[task].steps), loss, "forget")
 
     def retained(self, sample: Sample, outputs: Tensor) -> Tensor:
-        """The loss on a sample of a task that stays, while another is forgotten."""
+        """The loss on a sample of tasks that stay, while another is forgotten."""
         return cross_entropy(outputs, sample.y)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
 
 from clpu.losses import cross_entropy
 from clpu.methods.base import Method, register
@@ -20,32 +23,46 @@ class EWCSettings(Training):
 class Consolidating(Method):
     """Keeps each task's Fisher information F and parameters θ*, and pulls later parameters towards them.
 
-    Only the body is pulled: no later loss has a gradient with respect to an earlier task's head.
+    The parameters are the body's. `heads` adds the task's own head, for a method whose later losses reach it.
     """
+
+    keeps = ()
+    heads: ClassVar[bool] = False
 
     def consolidate(self, task: str, network: Network, data: Examples) -> None:
         """Store F = mean of p(y|x)·(∂ log p(y|x) / ∂θ)² and θ* = θ for a task just learned."""
-        fisher = network.fisher(task, data.x, data.y)
-        anchor = network.body.parameters()
-        self.extras[task] = {
-            **self.extras.get(task, {}),
-            **{f"fisher/{name}": value for name, value in fisher.items()},
-            **{f"anchor/{name}": value for name, value in anchor.items()},
-        }
+        kept = self.extras.setdefault(task, {})
+        kept |= {f"fisher/{name}": value for name, value in network.fisher(task, data.x, data.y).items()}
+        kept |= {f"anchor/{name}": value for name, value in network.body.parameters().items()}
+        if self.heads:
+            head = network.heads[task]
+            kept |= {f"fisher/head.{n}": value for n, value in network.head_fisher(task, data.x, data.y).items()}
+            kept |= {"anchor/head.weight": head.weight, "anchor/head.bias": head.bias}
 
     def pull(self, tasks: list[str]) -> Pull | None:
         """strength · Σ_τ Σ F_τ (θ − θ*_τ)², one term a past task."""
-        terms = [(_part(self.extras[t], "fisher/"), _part(self.extras[t], "anchor/")) for t in tasks]
+        terms = [(self._named(t, "fisher/"), self._named(t, "anchor/")) for t in tasks]
         return Pull.towards(self.settings.strength, terms)
 
+    def _named(self, task: str, kind: str) -> dict[str, Tensor]:
+        named = {n.removeprefix(kind): value for n, value in self.extras[task].items() if n.startswith(kind)}
+        return {n.replace("head.", f"head {task}.") if n.startswith("head.") else n: v for n, v in named.items()}
 
-def _part(extras: dict, prefix: str) -> dict:  # type: ignore[type-arg]
-    return {name.removeprefix(prefix): value for name, value in extras.items() if name.startswith(prefix)}
+    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        assert self.state.inputs is not None
+        shapes = {n: shape for n, (_, shape) in self.blueprint.shapes(self.state.inputs, trained=True).items()}
+        if self.heads:
+            features = self.blueprint.features(self.state.inputs)
+            shapes |= {"head.weight": (features, classes), "head.bias": (1, classes)}
+        return {f"{kind}/{n}": shape for kind in ("fisher", "anchor") for n, shape in shapes.items()}
 
 
 @register
 class EWC(Consolidating):
-    """Cross-entropy on the new task plus the penalty; forgetting drops the task's F and θ*."""
+    """Cross-entropy on the new task plus the penalty; forgetting drops the task's F and θ*.
+
+    Only the body is pulled: no later loss has a gradient with respect to an earlier task's head.
+    """
 
     name = "ewc"
     Settings = EWCSettings
@@ -59,6 +76,3 @@ class EWC(Consolidating):
             pull=self.pull(list(self.ledger)),
         )
         self.consolidate(task, self.main, data)
-
-    def forget(self, task: str) -> None:
-        del self.extras[task]

@@ -14,6 +14,7 @@ class Ind(Method):
 
     name = "ind"
     exact = True
+    keeps = ()
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         self.isolated[task] = self.fit(
@@ -22,9 +23,6 @@ class Ind(Method):
             self.batches(task, data),
             lambda net, batch: cross_entropy(net.logits((task, batch.x))[0], batch.y),
         )
-
-    def forget(self, task: str) -> None:
-        del self.isolated[task]
 
     def network_of(self, task: str) -> Network:
         return self.isolated[task] if task in self.isolated else self.fresh_network(task)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clpu.errors import BadData
 from clpu.losses import cross_entropy, mean
 from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
 from clpu.methods.lwf import Distilling, LwFSettings
-from clpu.networks.network import Network, to_float
+from clpu.networks.network import Network
 from clpu.randomness import rand
 from clpu.settings import setting
 from clpu.training import Batch, Examples
@@ -32,10 +33,14 @@ class LSF(Consolidating, Distilling):
     """
 
     name = "lsf"
+    heads = True  # codes and distillation move the heads of earlier tasks
     Settings = LSFSettings
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        before, past = self.main, list(self.ledger)
+        if data.x.dtype == torch.int64:
+            raise BadData("lsf mixes inputs with noise, so it needs numbers, not tokens")
+        past = list(self.ledger)
+        teacher = self.teacher(past, data)
         shape = data.x.shape[1:]
         draws = [
             torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
@@ -45,7 +50,7 @@ class LSF(Consolidating, Distilling):
         mixing = self.sources(task, "mixing")
 
         def loss(net: Network, batch: Batch) -> Tensor:
-            x = to_float(batch.x)
+            x = net.pixels(batch.x)
             mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
             remembered = [(t, self.extras[t]["codes"]) for t in past]
             outputs = net.logits((task, x), (task, mixed), *((t, x) for t in past), *remembered)
@@ -53,12 +58,16 @@ class LSF(Consolidating, Distilling):
             if not past:
                 return new
             old, coded = outputs[2 : 2 + len(past)], outputs[2 + len(past) :]
-            return new + self.recalled(coded) + self.distilled(before, past, x, old)
+            return new + self.recalled(coded) + self.distilled(old, teacher(batch))
 
         network = self.warmed_up(task, data)
         self.main = self.fit(task, network, self.batches(task, data), loss, pull=self.pull(past))
         self.extras[task] = {"codes": codes}
         self.consolidate(task, self.main, data)
+
+    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        assert self.state.inputs is not None
+        return {**super().extra_shapes(classes), "codes": (classes, *self.state.inputs.shape)}
 
     def recalled(self, outputs: list[Tensor]) -> Tensor:
         """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
@@ -66,7 +75,6 @@ class LSF(Consolidating, Distilling):
         return mean(cross_entropy(h, c) for h, c in zip(outputs, classes)) * self.settings.mnemonic
 
     def forget(self, task: str) -> None:
-        del self.extras[task]
         retained = self.others(task)
         if retained:
             codes = [(t, self.extras[t]["codes"]) for t in retained]

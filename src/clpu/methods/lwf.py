@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,8 @@ class LwFSettings(Training):
 class Distilling(Method):
     """Keeps the earlier heads' outputs on the new task's inputs what they were before the task."""
 
+    keeps = ()
+
     def warmed_up(self, task: str, data: Examples) -> Network:
         """The main network with a head for the task; from the second task on, that head alone is trained first."""
         network = self.with_fresh_head(self.main, task, data.classes)
@@ -38,12 +40,32 @@ class Distilling(Method):
             head_only=True,
         )
 
-    def distilled(self, before: Network, past: Sequence[str], x: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    def distilled(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
-        with torch.no_grad():
-            targets = before.logits(*((t, x) for t in past))
         terms = [distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets)]
         return mean(terms) * self.settings.distill
+
+    def teacher(self, past: Sequence[str], data: Examples) -> Callable[[Batch], list[Tensor]]:
+        """The outputs of the past tasks' heads on each batch of the new task, by the network as it is now.
+
+        Without augmentation an example's outputs are always the same: all are computed once, in advance.
+        """
+        before = self.main
+        if self.settings.augment != "none":
+
+            def watch(batch: Batch) -> list[Tensor]:
+                with torch.no_grad():
+                    return before.logits(*((t, batch.x) for t in past))
+
+            return watch
+        tables = [before.evaluate(before.heads[t], data.x) for t in past]
+        first = torch.arange(len(self.seeds), device="cpu").unsqueeze(1) * len(data)
+
+        def look_up(batch: Batch) -> list[Tensor]:
+            rows = (batch.index + first).reshape(-1).to(self.device)
+            return [t.flatten(0, 1).index_select(0, rows).view(*batch.index.shape, -1) for t in tables]
+
+        return look_up
 
 
 @register
@@ -54,11 +76,12 @@ class LwF(Distilling):
     Settings = LwFSettings
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        before, past = self.main, list(self.ledger)
+        past = list(self.ledger)
+        teacher = self.teacher(past, data)
 
         def loss(net: Network, batch: Batch) -> Tensor:
             new, *old = net.logits((task, batch.x), *((t, batch.x) for t in past))
             term = cross_entropy(new, batch.y)
-            return term + self.distilled(before, past, batch.x, old) if past else term
+            return term + self.distilled(old, teacher(batch)) if past else term
 
         self.main = self.fit(task, self.warmed_up(task, data), self.batches(task, data), loss)

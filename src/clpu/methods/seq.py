@@ -12,6 +12,7 @@ class Seq(Method):
     """Nothing protects old tasks from new ones, and forgetting does nothing."""
 
     name = "seq"
+    keeps = ()
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         self.main = self.fit(

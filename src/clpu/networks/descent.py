@@ -8,7 +8,7 @@ The price is a rule: in one step, all inputs go through the network in one call 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pull:
-    """A quadratic penalty on the body's parameters: Σ_τ strength · Σ F_τ (θ − θ*_τ)².
+    """A quadratic penalty on parameters, by name: Σ_τ strength · Σ F_τ (θ − θ*_τ)².
 
     Its gradient, 2·strength·(Σ F_τ θ − Σ F_τ θ*_τ), needs two tensors a parameter however many tasks
     there are: `precision` and `target`.
@@ -33,36 +33,44 @@ class Pull:
         """The sum of one term (F, θ*) a past task; `None` if there is none."""
         if not terms:
             return None
-        names = terms[0][0].keys()
-        precision = {n: sum((f[n] for f, _ in terms), start=torch.zeros(())) for n in names}
-        target = {n: sum((f[n] * a[n] for f, a in terms), start=torch.zeros(())) for n in names}
+        names = {n for fisher, _ in terms for n in fisher}
+        precision = {n: torch.stack([f[n] for f, _ in terms if n in f]).sum(0) for n in names}
+        target = {n: torch.stack([f[n] * a[n] for f, a in terms if n in f]).sum(0) for n in names}
         return cls(
             {n: 2 * strength * t for n, t in precision.items()},
             {n: 2 * strength * t for n, t in target.items()},
         )
 
 
-@dataclass(frozen=True)
 class Descent:
     """θ ← θ − lr·(∇loss + weight_decay·θ + ∇pull)."""
 
-    lr: float
-    weight_decay: float = 0.0
-    pull: Pull | None = None
-    head_only: bool = False
-    # Draws for whatever a user's module draws itself (dropout); one a replica.
-    sources: Sequence[torch.Generator] = ()
-    # Makes autograd record a layer whose input needs no gradient.
-    anchor: Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
+    def __init__(
+        self,
+        lr: float,
+        weight_decay: float = 0.0,
+        pull: Pull | None = None,
+        head_only: bool = False,
+        sources: Sequence[torch.Generator] = (),
+    ) -> None:
+        self.lr, self.pull, self.head_only = lr, pull, head_only
+        self.keep = 1 - lr * weight_decay
+        # Draws for whatever a user's module draws itself (dropout); one a replica.
+        self.sources = sources
+        # Makes autograd record a layer whose input needs no gradient.
+        self.anchor = torch.zeros((), requires_grad=True, dtype=torch.float32, device="cpu")
+        # With a pull, θ − lr·(weight_decay·θ + ∇pull) = scale·θ + shift.
+        self._pulls: dict[str, tuple[Tensor, Tensor]] = {}
+        if pull is not None:
+            self._pulls = {n: (self.keep - lr * p, lr * pull.target[n]) for n, p in pull.precision.items()}
 
-    def shrink(self, name: str, tensor: Tensor) -> None:
-        """The part of the update that does not need the gradient of the loss, in place."""
-        keep = 1 - self.lr * self.weight_decay
-        if self.pull is None or name not in self.pull.precision:
-            tensor.mul_(keep)
-        else:
-            precision, target = self.pull.precision[name], self.pull.target[name]
-            torch.addcmul(self.lr * target, tensor, keep - self.lr * precision, out=tensor)
+    def shrink(self, name: str, tensor: Tensor) -> float:
+        """Prepare a tensor, in place, for `tensor ← factor·tensor − lr·gradient`; returns the factor."""
+        if name not in self._pulls:
+            return self.keep
+        scale, shift = self._pulls[name]
+        torch.addcmul(shift, tensor, scale, out=tensor)
+        return 1.0
 
 
 class Linear:
@@ -103,12 +111,8 @@ class _DescendingLinear(torch.autograd.Function):
             grad = torch.ops.aten.threshold_backward(grad, out, 0)
         # The gradient with respect to the input needs the weights as they were: it comes first.
         grad_x = torch.bmm(grad, layer.weight.transpose(1, 2)) if ctx.needs_input_grad[0] else None
-        if descent.pull is None:
-            keep = 1 - descent.lr * descent.weight_decay
-            layer.weight.baddbmm_(x.transpose(1, 2), grad, beta=keep, alpha=-descent.lr)
-        else:
-            descent.shrink(f"{layer.name}.weight", layer.weight)
-            layer.weight.baddbmm_(x.transpose(1, 2), grad, alpha=-descent.lr)
-        descent.shrink(f"{layer.name}.bias", layer.bias)
-        layer.bias.sub_(grad.sum(1, keepdim=True), alpha=descent.lr)
+        factor = descent.shrink(f"{layer.name}.weight", layer.weight)
+        layer.weight.baddbmm_(x.transpose(1, 2), grad, beta=factor, alpha=-descent.lr)
+        factor = descent.shrink(f"{layer.name}.bias", layer.bias)
+        layer.bias.mul_(factor).sub_(grad.sum(1, keepdim=True), alpha=descent.lr)
         return grad_x, None, None, None

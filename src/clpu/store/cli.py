@@ -217,7 +217,7 @@ def _request(store: Path, keys: Path | None, request: Callable[[DurableAgent], s
                 finally:
                     saved = agent.tasks != before
         except KeyboardInterrupt:
-            _complain("interrupted; " + ("the request was saved already" if saved else "the store is as it was"))
+            _say_aside("interrupted; " + ("the request was saved already" if saved else "the store is as it was"))
             raise typer.Exit(130) from None
         _say(done)
 
@@ -297,10 +297,10 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except Error as error:
-        _complain(" ".join(str(error).split()))
+        _complain(f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        _complain("interrupted")
+        _say_aside("interrupted")
         raise typer.Exit(130) from None
     except BrokenPipeError:
         sys.stderr.close()
@@ -311,5 +311,10 @@ def _say(text: str) -> None:
     typer.echo(text)
 
 
+def _say_aside(text: str) -> None:
+    typer.echo(text, err=True)
+
+
 def _complain(text: str) -> None:
-    typer.secho(f"clpu: {text}", err=True, fg="red")
+    typer.secho("error:", err=True, fg="red", bold=True, nl=False)
+    typer.echo(f" {text}", err=True)

@@ -1,0 +1,90 @@
+"""What `clpu bench` does: plan, run with progress, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from clpu.bench import engine
+from clpu.bench import run as benchmark
+from clpu.bench.display import Display, duration
+from clpu.bench.profiles import profile as named_profile
+from clpu.bench.profiles import with_overrides
+from clpu.errors import BadSetting
+from clpu.report import write
+from clpu.report.terminal import show
+from clpu.results import read_run
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the work is done."""
+
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("local", "ray"):
+            raise BadSetting(f"--engine must be local or ray, got {self.engine!r:.40}")
+        if self.address and self.engine != "ray":
+            raise BadSetting("--address goes with --engine ray")
+        if self.workers is not None and self.workers < 1:
+            raise BadSetting(f"--workers must be at least 1, got {self.workers}")
+
+    def performer(self) -> Callable[..., dict[str, str]]:
+        """What performs pieces of work there."""
+        if self.engine == "local":
+            return engine.run_pieces
+        from clpu.bench import cluster
+
+        return partial(cluster.run_pieces, address=self.address)
+
+
+def bench(
+    stream: str,
+    profile: str,
+    methods: Sequence[str],
+    requests: str,
+    seeds: int,
+    folder: Path,
+    overrides: Sequence[str],
+    where: Where,
+    quiet: bool,
+) -> int:
+    """Run or go on with a benchmark and report; the exit code."""
+    console = Console(stderr=True, highlight=False)
+    chosen = benchmark.check_methods(methods)
+    base = named_profile(stream, profile)
+    known = {method: list(benchmark.known_settings(method, base.network)) for method in chosen}
+    plan = benchmark.plan(
+        stream, with_overrides(base, overrides, known), chosen, requests, seeds, where.device, benchmark.command_line()
+    )
+    left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
+    total = sum(map(len, plan.pieces.values()))
+    if not quiet and left:
+        going_on = f"; {total - len(left)} are there already" if len(left) < total else ""
+        console.print(f"{stream}, {profile}: {total} pieces of work in {folder}{going_on}.", soft_wrap=True)
+    try:
+        with Display(left, console, quiet) as display:
+            failures = benchmark.run(plan, folder, where.workers or benchmark.cores(), display, where.performer())
+    except KeyboardInterrupt:
+        console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
+        return 130
+    run = read_run(folder)
+    if run.results:
+        written = write([run], folder)
+        show([run])
+        if not quiet:
+            console.print(f"{duration(run.recipe.seconds or 0)}; wrote {', '.join(map(str, written))}", soft_wrap=True)
+    if failures:
+        console.print(f"[bold red]{len(failures)} of {total} pieces failed[/]; the same command tries them again.")
+        for name, reason in failures.items():
+            console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
+        return 1
+    return 0

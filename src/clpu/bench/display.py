@@ -1,0 +1,104 @@
+"""Progress of a benchmark: bars in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from clpu.bench.engine import Event
+from clpu.bench.pieces import Piece
+from clpu.bench.run import request_costs
+from clpu.requests import Stream
+
+
+class Display:
+    """Listens to an engine's events. The time left comes from the share of the estimated work that is done."""
+
+    def __init__(self, pieces: Sequence[Piece], console: Console, quiet: bool = False) -> None:
+        self.pieces = {piece.name: piece for piece in pieces}
+        self.costs = {piece.name: request_costs(piece) for piece in pieces}
+        self.total = sum(map(sum, self.costs.values())) or 1.0
+        self.done = dict.fromkeys(self.pieces, 0.0)
+        self.console, self.quiet = console, quiet
+        self.start = time.monotonic()
+        self.lines: dict[str, TaskID] = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[note]}", style="dim"),
+        )
+        self.bars = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+        self.overall = self.bars.add_task("[bold]whole run[/]", total=1.0, note="")
+
+    def __enter__(self) -> Display:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    @property
+    def share(self) -> float:
+        """The share of the estimated work that is done, from 0 to 1."""
+        return sum(self.done.values()) / self.total
+
+    def left(self) -> str:
+        """The time left, in words."""
+        elapsed = time.monotonic() - self.start
+        if self.share < 0.01 or elapsed < 3:
+            return "time left not known yet"
+        return f"about {duration(elapsed * (1 - self.share) / self.share)} left"
+
+    def __call__(self, event: Event) -> None:
+        piece, costs = self.pieces[event.piece], self.costs[event.piece]
+        name = f"{piece.method} {piece.group}" + ("" if len(piece.seeds) > 1 else f" seed {piece.seeds[0]}")
+        if event.kind == "step":
+            inside = event.step / event.steps * costs[event.request - 1]
+            self.done[event.piece] = max(self.done[event.piece], sum(costs[: event.request - 1]) + 0.98 * inside)
+            request = Stream(piece.requests)[event.request - 1]
+            note = f"{request} ({event.request} of {len(costs)}), {event.phase} {event.step:,}/{event.steps:,} steps"
+            self._line(event.piece, name, note)
+        elif event.kind == "request":
+            self.done[event.piece] = sum(costs[: event.request])
+        else:
+            self.done[event.piece] = sum(costs)
+            if event.piece in self.lines:
+                self.bars.remove_task(self.lines.pop(event.piece))
+            finished = sum(value >= sum(self.costs[n]) for n, value in self.done.items())
+            word = "done" if event.kind == "done" else "failed"
+            self._say(
+                f"{name}: {word} ({finished} of {len(self.pieces)} pieces; {100 * self.share:.0f} %, {self.left()})"
+            )
+            if event.kind == "failed":
+                self._say(f"  {event.reason.strip()}", "red")
+        self.bars.update(self.overall, completed=self.share, note=self.left())
+
+    def _line(self, piece: str, name: str, note: str) -> None:
+        if piece not in self.lines:
+            self.lines[piece] = self.bars.add_task(name, total=1.0, note="")
+        whole = sum(self.costs[piece])
+        self.bars.update(self.lines[piece], completed=self.done[piece] / whole, note=note)
+
+    def _say(self, text: str, style: str = "") -> None:
+        if not self.quiet:
+            self.console.print(Text(text, style=style), soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A length of time for people.
+
+    >>> duration(45), duration(600), duration(9000)
+    ('45 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

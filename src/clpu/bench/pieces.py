@@ -1,0 +1,150 @@
+"""A piece of work: one method, one stream of requests, some seeds; trained, and measured after each request."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clpu.agent import Agent, Progress
+from clpu.errors import BadData, BadRun
+from clpu.requests import Instruction, Request, Stream
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's tensors; in shared memory, so that they exist once however many processes use them."""
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What to do. `outputs_after` are the requests, counted from 1, after which all outputs are kept."""
+
+    method: str
+    group: str
+    requests: str
+    seeds: tuple[int, ...]
+    network: str
+    settings: dict[str, Any]
+    outputs_after: tuple[int, ...]
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}--{self.group}--{self.seeds[0]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What came out: accuracy (request, task, seed), log-probabilities {(request, task): (seed, image, class)}."""
+
+    accuracy: NDArray[np.float64]
+    outputs: dict[tuple[int, str], NDArray[np.float32]]
+    bytes: list[int]
+    seconds: list[float]
+    evaluation_seconds: float
+
+
+def perform(
+    piece: Piece, data: Sequence[TaskData], progress: Callable[[int, Progress | None], None] = lambda n, p: None
+) -> Measured:
+    """Train the replicas of a piece through their stream; `progress` gets the request's number and the step."""
+    stream, by_name = Stream(piece.requests), {task.name: task for task in data}
+    agent = Agent(piece.method, piece.network, seeds=piece.seeds, device=piece.device, **piece.settings)
+    # A counterfactual may have no requests at all; then the fresh agent is what is measured.
+    accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))
+    outputs: dict[tuple[int, str], NDArray[np.float32]] = {}
+    kept, seconds, evaluating = [], [], 0.0
+    for number, request in enumerate(stream, 1) if len(stream) else [(0, None)]:
+        agent.progress = lambda step, number=number: progress(number, step)
+        start = time.perf_counter()
+        if request is not None:
+            handle(agent, request, by_name)
+        seconds.append(time.perf_counter() - start)
+        progress(number, None)
+        start = time.perf_counter()
+        for column, task in enumerate(data):
+            log_p = _log_probabilities(agent, task)
+            classes = torch.tensor(task.classes, device=log_p.device)
+            right = classes[log_p.argmax(-1)] == task.test_y.to(log_p.device)
+            accuracy[max(number - 1, 0), column] = right.double().mean(-1).cpu().numpy()
+            if number in piece.outputs_after:
+                outputs[number, task.name] = log_p.cpu().numpy()
+        storage = agent.storage()
+        kept.append((storage["main"] + sum(storage["tasks"].values())) // len(piece.seeds))
+        evaluating += time.perf_counter() - start
+    return Measured(accuracy, outputs, kept, seconds, evaluating)
+
+
+def handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
+    """Let an agent handle a request, with the task's training data where it learns."""
+    if request.instruction is Instruction.FORGET or request.task in agent.tasks:
+        agent.handle(request)
+        return
+    task = data[request.task]
+    agent.handle(request, task.train_x, task.train_y)
+    if agent.labels(request.task) != task.classes:
+        raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
+
+
+def _log_probabilities(agent: Agent, task: TaskData) -> Tensor:
+    return F.log_softmax(agent.logits(task.name, task.test_x, len(task.classes)), -1)
+
+
+def save(path: Path, piece: Piece, measured: Measured) -> None:
+    """Write a finished piece, whole or not at all."""
+    tensors: dict[str, NDArray[Any]] = {f"{n}/{task}": a for (n, task), a in measured.outputs.items()}
+    rest = {"bytes": measured.bytes, "seconds": measured.seconds, "evaluation": measured.evaluation_seconds}
+    metadata = {"piece": json.dumps(asdict(piece), sort_keys=True), "measured": json.dumps(rest)}
+    write_arrays(path, {"accuracy": measured.accuracy, **tensors}, metadata)
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with half.open("wb") as file:
+            file.write(safetensors.numpy.save(arrays, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def load(path: Path, piece: Piece) -> Measured:
+    """Read a finished piece; `BadRun` if the file is damaged or of another piece."""
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            metadata = file.metadata()
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        rest = json.loads(metadata["measured"])
+        same = metadata["piece"] == json.dumps(asdict(piece), sort_keys=True)
+        accuracy = arrays.pop("accuracy")
+        outputs = {(int(n), task): a for (n, _, task), a in ((k.partition("/"), a) for k, a in arrays.items())}
+        measured = Measured(accuracy, outputs, rest["bytes"], rest["seconds"], rest["evaluation"])
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise BadRun(f"{path} is damaged: {error!s:.200}; remove it and run the same command again") from None
+    if not same:
+        raise BadRun(f"{path} is about other work than asked for; remove it and run the same command again")
+    return measured

@@ -1,0 +1,109 @@
+"""How big a benchmark runs: the paper's settings, a size for two CPU cores, a size for tests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clpu.errors import BadSetting
+from clpu.settings import refuse_unknown
+
+PROFILES = ("paper", "small", "smoke")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Settings for all methods, for single methods, of the network, and how much of the data is used."""
+
+    name: str
+    network: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    of_method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    train: int | None = None
+    test: int | None = None
+    tasks: int = 5
+
+    def for_method(self, method: str, known: Sequence[str]) -> dict[str, Any]:
+        """The settings of one method, of those that it and the network know."""
+        return {k: v for k, v in {**self.settings, **self.of_method.get(method, {})}.items() if k in known}
+
+
+#: The paper's strengths of EWC's penalty, and DER++'s weights where they are not the defaults.
+_CIFAR = {
+    "cifar10": {"ewc": {"strength": 500.0}, "lsf": {"strength": 500.0}}
+    | {m: {"beta": 0.5} for m in ("der++", "clpu-der++", "clpu-der++-scratch")},
+    "cifar100": {"ewc": {"strength": 1000.0}, "lsf": {"strength": 1000.0}},
+}
+
+
+def profile(stream: str, name: str) -> Profile:
+    """The profile of that name for a stream of tasks.
+
+    >>> profile("perm-mnist", "paper").settings["epochs"]
+    10
+    """
+    if name not in PROFILES:
+        raise BadSetting(f"profile must be one of {', '.join(PROFILES)}, got {name!r:.40}")
+    data = stream.partition("-")[2]
+    if data in _CIFAR:
+        images = {"augment": "crop-flip"}
+        of_method = _CIFAR[data]
+        if name == "paper":
+            return Profile(name, "resnet18", {"epochs": 10, "width": 64, **images}, of_method)
+        if name == "small":
+            return Profile(name, "resnet18", {"epochs": 1, "width": 8, **images}, of_method, test=1000)
+        return Profile(name, "resnet18", {"epochs": 1, "width": 1, **images}, of_method, train=64, test=40)
+    if data == "digits":
+        # 1,442 images: the paper's ten passes at its learning rate would be 460 timid steps.
+        settings = {"epochs": 10, "lr": 0.1}
+        if name == "smoke":
+            return Profile(name, "mlp", {**settings, "epochs": 1, "hidden": (16,)}, train=200, test=100)
+        return Profile(name, "mlp", settings)
+    if name == "paper":
+        return Profile(name, "mlp", {"epochs": 10})
+    if name == "small":
+        return Profile(name, "mlp", {"epochs": 10}, train=12_000, test=2_000)
+    return Profile(name, "mlp", {"epochs": 1, "hidden": (16,)}, train=320, test=100)
+
+
+def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str, Sequence[str]]) -> Profile:
+    """A profile changed by `key=value` or `method.key=value`; `known` are the settings that each method has.
+
+    >>> with_overrides(profile("rot-digits", "small"), ["lr=0.2"], {"er": ["lr", "memory"]}).settings["lr"]
+    0.2
+    """
+    everything = {key for keys in known.values() for key in keys}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key or not text:
+            raise BadSetting(f"--set takes key=value or method.key=value, got {assignment!r:.80}")
+        value = _value(text)
+        if key in ("train", "test", "tasks"):
+            if type(value) is not int or value < 1:
+                raise BadSetting(f"{key} must be a positive whole number, got {text!r:.40}")
+            changed: dict[str, Any] = {key: value}
+            base = replace(base, **changed)
+            continue
+        method, dot, inner = key.rpartition(".")
+        if dot:
+            refuse_unknown({method: 0}, known)
+            refuse_unknown({inner: 0}, dict.fromkeys(known[method]))
+            base = replace(base, of_method={**base.of_method, method: {**base.of_method.get(method, {}), inner: value}})
+        else:
+            refuse_unknown({key: 0}, dict.fromkeys([*everything, "train", "test", "tasks"]))
+            of_method = {m: {k: v for k, v in s.items() if k != key} for m, s in base.of_method.items()}
+            base = replace(base, settings={**base.settings, key: value}, of_method=of_method)
+    return base
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value or a tuple where the text is one, else the text itself."""
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

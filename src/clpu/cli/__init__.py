@@ -1,0 +1,81 @@
+"""The program `clpu`. Modules here parse arguments and draw; what they call knows nothing of terminals."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from clpu.errors import Error
+
+app = typer.Typer(
+    name="clpu",
+    help="Continual learning that can forget privately: remember (R), learn for now (T), forget (F).",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from clpu import __version__
+
+        typer.echo(f"clpu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    method: str = typer.Option("clpu-der++", help="The method; `clpu methods` lists them."),
+    stream: str = typer.Option("clpu-2022", "--requests", help="Requests, such as '1R 2T 2F', for tasks 1 to 5."),
+    seed: int = typer.Option(0, help="The agent's seed."),
+) -> None:
+    """Watch an agent learn five rotations of handwritten digits, forget two, and prove that nothing is left."""
+    from clpu.cli.demo import show
+
+    show(method, stream, seed)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, what they promise, and their settings."""
+    from clpu.cli.methods import show
+
+    show()
+
+
+def _add_commands() -> None:
+    from clpu.bench.cli import add_commands as add_bench
+    from clpu.data.cli import app as data
+    from clpu.report.cli import add_commands as add_report
+
+    add_bench(app)
+    add_report(app)
+    app.add_typer(data, name="data")
+
+
+_add_commands()
+
+
+def main() -> None:
+    """Run the program: an error of ours is one line and exit code 1."""
+    try:
+        app()
+    except Error as error:
+        from rich.console import Console
+
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,106 @@
+"""The demonstration: one agent, the default stream of requests, and the two digests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from clpu.agent import Agent
+from clpu.agent import Progress as Step
+from clpu.data import Task, tasks
+from clpu.errors import BadRequest
+from clpu.requests import Instruction, Request, Stream
+
+SETTINGS: dict[str, Any] = {"epochs": 10, "lr": 0.1}
+WORDS = {"learn": "learn task {} for good", "keep": "remember task {} for good", "nothing": "task {} is known already"}
+
+
+def show(method: str, requests: str, seed: int) -> None:
+    """Run a stream and its counterfactual on rotated digits, and print what happens."""
+    torch.set_num_threads(1)  # so small a network gains nothing from more
+    console = Console()
+    stream = Stream(requests)
+    data = {task.name: task for task in tasks("rot-digits")}
+    unknown = [task for task in stream.tasks if task not in data]
+    if unknown:
+        raise BadRequest(f"the demo has tasks {', '.join(data)}; the stream names {', '.join(unknown)}")
+    agent = Agent(method, seed=seed, **SETTINGS)
+    console.print(
+        f"[bold]{agent.method}[/] learns handwritten digits, each task at another angle, and forgets some of them."
+    )
+    console.print("Accuracy on test images after each request, in percent ([green]for good[/], [yellow]for now[/]):\n")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("request", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=26)
+    for name in stream.tasks:
+        table.add_column(f"task {name}\n{data[name].detail.removeprefix('rotated by ')}", justify="right", min_width=6)
+    with _bar(console) as bar:
+        for request in stream:
+            meaning = _handle(agent, request, data, bar, console)
+            table.add_row(str(request), meaning, *(_cell(agent, data[name]) for name in stream.tasks))
+    console.print(table)
+    _compare(console, agent, stream, data, method, seed)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} steps"))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress, console: Console) -> str:
+    line = bar.add_task(str(request))
+    agent.progress = lambda step: _advance(bar, line, step)
+    known = agent.tasks.get(request.task)
+    if request.instruction is Instruction.FORGET:
+        words = "forget task {}"
+    elif known is None:
+        words = WORDS["learn"] if request.instruction is Instruction.REMEMBER else "learn task {} for now"
+    else:
+        words = WORDS["keep"] if known == "T" else WORDS["nothing"]
+    if known is None and request.instruction is not Instruction.FORGET:
+        train = data[request.task].train
+        agent.handle(request, train.x, train.y)
+    else:
+        agent.handle(request)
+    bar.remove_task(line)
+    return words.format(request.task)
+
+
+def _advance(bar: Progress, line: object, step: Step) -> None:
+    if step.step % 20 == 0 or step.step == step.steps:
+        bar.update(line, completed=step.step, total=step.steps, description=f"{step.request} {step.phase}")  # type: ignore[arg-type]
+
+
+def _cell(agent: Agent, task: Task) -> Text:
+    status = agent.tasks.get(task.name)
+    if status is None:
+        return Text("·", style="dim")
+    share = agent.accuracy(task.name, task.test.x, task.test.y)
+    return Text(f"{100 * share:.1f}", style="green" if status == "R" else "yellow")
+
+
+def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Task], method: str, seed: int) -> None:
+    if not stream.forgets:
+        console.print("\nNothing was to be forgotten, so there is nothing to compare.")
+        return
+    never = Agent(method, seed=seed, **SETTINGS)
+    counterfactual = stream.counterfactual()
+    with _bar(console) as bar:
+        for request in counterfactual:
+            _handle(never, request, data, bar, console)
+    forgotten = [task for task in stream.tasks if task not in counterfactual.tasks]
+    names = f"task{'s' * (len(forgotten) != 1)} {' and '.join(forgotten)}" if forgotten else "what was forgotten"
+    asked = f"its requests were {counterfactual}" if len(counterfactual) else "it got no requests at all"
+    console.print(f"\nA second agent never heard of {names}: {asked}.")
+    console.print("SHA-256 of all that each has learned:")
+    console.print(f"stream          [cyan]{agent.digest()}[/]", soft_wrap=True)
+    console.print(f"counterfactual  [cyan]{never.digest()}[/]", soft_wrap=True)
+    if agent.digest() == never.digest():
+        console.print(f"[bold green]Equal, bit by bit:[/] nothing is left of {names}.")
+    else:
+        console.print(f"[bold red]Different:[/] {method} keeps a trace of {names}.")

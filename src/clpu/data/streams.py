@@ -1,0 +1,169 @@
+"""Streams of tasks over the data sets: permuted, rotated or split.
+
+What is random about a stream comes from (stream, seed, task) alone: not from the agents' seeds, and not from
+how many tasks are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clpu.data.catalog import STREAMS
+from clpu.data.errors import UnknownStream
+from clpu.data.loading import Dataset, Split, load
+from clpu.errors import BadSetting, Error
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+_ROTATIONS = 20
+_STEP = 9.0  # degrees between the rotations of neighbouring tasks
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task of a stream: its name, its data, the labels that occur, and what makes it special."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[int, ...]
+    detail: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def tasks(stream: str, *, tasks: int = 5, seed: int = 0, root: str | Path | None = None) -> list[Task]:
+    """The tasks of a stream, named "1", "2", …; labels are those of the data set.
+
+    `perm-…`: the pixels of task k are permuted, uniformly. `rot-…`: task k is rotated by an angle drawn from
+    [(k-1)·9°, k·9°), nearest neighbour, at most 20 tasks. `split-…`: the classes, in order, are divided
+    evenly over the tasks; nothing about it is random.
+
+    >>> [task.classes for task in tasks("split-digits")]
+    [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+    """
+    if stream not in STREAMS:
+        raise UnknownStream(f"no stream {stream!r}; known: {', '.join(STREAMS)}")
+    if tasks < 1:
+        raise BadSetting(f"a stream has at least one task, {tasks} were asked for")
+    kind, _, name = stream.partition("-")
+    dataset = load(name, root=root)
+    return _KINDS[kind](dataset, stream, tasks, seed)
+
+
+def _permuted(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+    pixels = int(np.prod(dataset.train.x.shape[1:]))
+    made = []
+    for number in range(1, count + 1):
+        # The order of independent 64-bit numbers is a uniform permutation, and the bits of PCG64 never change
+        # between versions of NumPy, which `Generator.permutation` does not promise.
+        order = np.argsort(_bits(stream, seed, number).random_raw(pixels), kind="stable")
+        made.append(_gathered(dataset, number, order, None, "pixels permuted"))
+    return made
+
+
+def _rotated(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+    if count > _ROTATIONS:
+        raise BadSetting(f"{stream} has at most {_ROTATIONS} tasks (angles below 180°), {count} were asked for")
+    height, width = dataset.train.x.shape[1:]
+    made = []
+    for number in range(1, count + 1):
+        angle = rotation_angle(stream, seed, number)
+        order, outside = _rotation(height, width, angle)
+        made.append(_gathered(dataset, number, order, outside, f"rotated by {angle:.2f}°"))
+    return made
+
+
+def rotation_angle(stream: str, seed: int, number: int) -> float:
+    """The angle of a rotated stream's task, in degrees, counted from 1.
+
+    >>> 9 <= rotation_angle("rot-mnist", 0, 2) < 18
+    True
+    """
+    unit = int(_bits(stream, seed, number).random_raw() >> 11) * 2.0**-53
+    return (number - 1 + unit) * _STEP
+
+
+def _rotation(height: int, width: int, angle: float) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """For each pixel of the rotated image, the pixel that it shows, and whether it shows none.
+
+    The library rotates one image whose pixels are their own numbers; every image of the task follows it.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise Error("rotation needs Pillow; run: pip install 'clpu[data]'") from error
+    numbers = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
+    rotated = np.asarray(Image.fromarray(numbers).rotate(angle)).reshape(-1)
+    return np.maximum(rotated, 1).astype(np.intp) - 1, rotated == 0
+
+
+def _gathered(
+    dataset: Dataset, number: int, order: NDArray[np.intp], outside: NDArray[np.bool_] | None, detail: str
+) -> Task:
+    def gather(split: Split) -> Split:
+        x = np.take(split.x.reshape(len(split), -1), order, axis=1)
+        if outside is not None:
+            x[:, outside] = 0
+        return Split(_frozen(x.reshape(split.x.shape)), split.y)
+
+    return Task(
+        name=str(number),
+        train=gather(dataset.train),
+        test=gather(dataset.test),
+        classes=tuple(range(dataset.classes)),
+        detail=detail,
+        mean=dataset.mean,
+        std=dataset.std,
+    )
+
+
+def _split(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+    if dataset.classes % count or dataset.classes // count < 2:
+        possible = [n for n in range(1, dataset.classes // 2 + 1) if dataset.classes % n == 0]
+        raise BadSetting(
+            f"{stream} divides {dataset.classes} classes evenly, at least two a task; asked for: {count}"
+            f" tasks, possible: {', '.join(map(str, possible))}"
+        )
+    each = dataset.classes // count
+
+    def part(split: Split, first: int) -> Split:
+        rows = np.flatnonzero((split.y >= first) & (split.y < first + each))
+        return Split(_frozen(split.x[rows]), _frozen(split.y[rows]))
+
+    return [
+        Task(
+            name=str(number + 1),
+            train=part(dataset.train, number * each),
+            test=part(dataset.test, number * each),
+            classes=tuple(range(number * each, (number + 1) * each)),
+            detail=f"classes {number * each} to {(number + 1) * each - 1}",
+            mean=dataset.mean,
+            std=dataset.std,
+        )
+        for number in range(count)
+    ]
+
+
+def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    array.flags.writeable = False
+    return array
+
+
+def _bits(stream: str, seed: int, number: int) -> np.random.PCG64:
+    key = hashlib.sha256(f"clpu stream\n{stream}\n{seed}\n{number}".encode()).digest()
+    return np.random.PCG64(np.random.SeedSequence(int.from_bytes(key, "little")))
+
+
+_KINDS: dict[str, Callable[[Dataset, str, int, int], list[Task]]] = {
+    "perm": _permuted,
+    "rot": _rotated,
+    "split": _split,
+}

@@ -1,0 +1,110 @@
+"""The recipe of a benchmark's run: `run.json`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clpu.errors import BadRun, Error
+from clpu.jsonfile import Fields
+from clpu.requests import Stream
+
+FORMAT, VERSION = "clpu-run", 1
+_METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class DataUsed:
+    """The data of a run: enough to tell whether another run had the same."""
+
+    name: str
+    sha256: str | Mapping[str, str]
+    tasks: int
+    train: int
+    test: int
+    classes: tuple[int, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a run was made, so that every number can be traced to it: `run.json`."""
+
+    stream: str
+    requests: str
+    profile: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    counterfactual_seeds: tuple[int, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    network: Mapping[str, Any]
+    data: DataUsed
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            stream = Stream(self.requests)
+        except Error as error:
+            raise BadRun(f"the recipe's requests cannot be read: {error}") from None
+        if not self.seeds:
+            raise BadRun("the recipe has no seeds")
+        for method in self.methods:
+            check_method(method)
+        if len(self.data.classes) != self.data.tasks or any(c < 1 for c in self.data.classes):
+            raise BadRun(f"the recipe has {self.data.tasks} tasks, and numbers of classes {self.data.classes}")
+        if len(stream.tasks) > self.data.tasks:
+            raise BadRun(f"the recipe's requests name {len(stream.tasks)} tasks, the data have {self.data.tasks}")
+
+    def to_json(self) -> dict[str, Any]:
+        data = {**vars(self.data), "classes": list(self.data.classes)}
+        return {"format": FORMAT, "version": VERSION, **vars(self), "data": data}
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "run.json") -> Recipe:
+        top = Fields(value, where)
+        if top.optional("format", None) != FORMAT:
+            raise BadRun(
+                f"{where} is not the recipe of a benchmark: its format is {top.optional('format', None)!r:.40}"
+            )
+        if top.integer("version") != VERSION:
+            raise BadRun(f"{where} has version {top.integer('version')}; this clpu reads version {VERSION}")
+        data = top.fields("data")
+        sums = data.optional("sha256", "")
+        seconds = top.optional("seconds", None)
+        return cls(
+            stream=top.text("stream"),
+            requests=top.text("requests"),
+            profile=top.text("profile"),
+            methods=tuple(top.texts("methods")),
+            seeds=tuple(top.integers("seeds")),
+            counterfactual_seeds=tuple(top.integers("counterfactual_seeds")),
+            settings={k: top.fields("settings").fields(k).value for k in top.fields("settings").value},
+            network=top.fields("network").value,
+            data=DataUsed(
+                name=data.text("name"),
+                sha256=data.fields("sha256").value if isinstance(sums, dict) else data.text("sha256"),
+                tasks=data.integer("tasks"),
+                train=data.integer("train"),
+                test=data.integer("test"),
+                classes=tuple(data.integers("classes")),
+                seed=data.integer("seed"),
+            ),
+            command=top.text("command"),
+            versions=top.fields("versions").value,
+            machine=top.fields("machine").value,
+            started=top.text("started"),
+            seconds=None if seconds is None else top.number("seconds"),
+        )
+
+
+def check_method(method: str) -> str:
+    """A method's name, which is also a file's name, or `BadRun`."""
+    if not isinstance(method, str) or not _METHOD_NAME.fullmatch(method):
+        raise BadRun(f"{method!r:.80} cannot be a method's name: letters, digits and + . _ - only")
+    return method

@@ -1,0 +1,34 @@
+"""From run folders to tables and a page, beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clpu.results import Run
+
+FILES = ("table.csv", "table.md", "table.tex", "report.html")
+
+
+def write(runs: Sequence[Run], out: Path | str) -> list[Path]:
+    """Write `table.csv`, `table.md`, `table.tex` and `report.html` about one run or several into a folder."""
+    # Imported here so that the command line starts without NumPy.
+    from clpu import jsonfile
+    from clpu.report import page, tables
+    from clpu.report.summary import summarise
+
+    groups = [(run, summarise(run)) for run in distinct(runs)]
+    makers = (tables.to_csv, tables.to_markdown, tables.to_latex, page.page)
+    return [jsonfile.write_text(Path(out) / name, make(groups)) for name, make in zip(FILES, makers)]
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """The runs, those of equal names numbered, so that a reader can tell them apart."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=f"{run.name} ({names[:i].count(run.name) + 1})") if names.count(run.name) > 1 else run
+        for i, run in enumerate(runs)
+    ]

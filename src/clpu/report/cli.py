@@ -1,0 +1,46 @@
+"""`clpu report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from clpu.errors import Error
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add `report` to the program."""
+
+    @app.command()
+    def report(
+        runs: Annotated[
+            list[Path], typer.Argument(help="Run folders of `clpu bench`; several are compared.", metavar="RUN…")
+        ],
+        out: Annotated[
+            Optional[Path],  # noqa: UP045  typer reads the annotation on Python 3.10 too
+            typer.Option(help="Where the files go; by default the run's own folder, or ./report for several runs."),
+        ] = None,
+        open: Annotated[bool, typer.Option(help="Open the page in a browser.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Write the files, print nothing.")] = False,
+    ) -> None:
+        """Tables (terminal, CSV, Markdown, LaTeX) and one self-contained page, beside the paper's numbers."""
+        # Only now: `clpu --help` need not wait for NumPy.
+        from clpu.report import write
+        from clpu.results import read_run
+
+        try:
+            read = [read_run(folder) for folder in runs]
+            folder = out or (runs[0] if len(runs) == 1 else Path("report"))
+            written = write(read, folder)
+        except (Error, OSError) as error:
+            typer.echo(f"clpu report: {error}", err=True)
+            raise typer.Exit(1) from None
+        if not quiet:
+            from clpu.report.terminal import show
+
+            show(read)
+            typer.echo("Wrote " + ", ".join(str(path) for path in written))
+        if open:
+            typer.launch(str(written[-1]))

@@ -1,0 +1,194 @@
+"""`report.html`: one page with nothing outside it, for a wide or a narrow screen, light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib import resources
+
+from clpu import __version__
+from clpu.metrics import irr_resolution
+from clpu.report import curves, names, pareto, strips
+from clpu.report.grids import comparison_table, main_table, more_table, request_tables
+from clpu.report.recipes import differences, recipe_section
+from clpu.report.summary import Row
+from clpu.report.svg import Canvas
+from clpu.report.tables import Group, caveats
+from clpu.requests import Instruction, Stream
+from clpu.results import Run
+
+_WIDE, _NARROW = 1060.0, 358.0
+
+
+def page(groups: Sequence[Group]) -> str:
+    """The whole page for one run or several."""
+    streams = list(dict.fromkeys(names.stream(run.recipe.stream) for run, _ in groups))
+    title = f"Continual learning and private unlearning: {', '.join(streams)}"
+    several = len(groups) > 1
+    body = [f"<h1>{escape(title)}</h1>", _comparison(groups) if several else ""]
+    body += [_run(run, rows, number if several else 0) for number, (run, rows) in enumerate(groups, 1)]
+    style = resources.files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
+    # The policy makes sure of it: nothing is loaded from anywhere, and no script runs.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + f"\n<footer>Made by clpu {escape(__version__)}. The paper: Liu, Liu, Stone, <i>Continual Learning and "
+        "Private Unlearning</i>, CoLLAs 2022.</footer>\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _comparison(groups: Sequence[Group]) -> str:
+    links = "".join(
+        f'<li><a href="#run-{number}">{escape(names.stream(run.recipe.stream))}: {escape(run.name)}</a></li>'
+        for number, (run, _) in enumerate(groups, 1)
+    )
+    return (
+        f'<nav aria-label="Runs"><ul>{links}</ul></nav>\n<h2>The runs beside each other</h2>\n'
+        + differences([run for run, _ in groups])
+        + comparison_table(groups)
+    )
+
+
+def _run(run: Run, rows: Sequence[Row], number: int) -> str:
+    recipe = run.recipe
+    seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) != 1 else ''}"
+    lead = f"Run <b>{escape(run.name)}</b>, profile {escape(recipe.profile)}, {seeds}"
+    lead += f", {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
+    heading = f'<h2 id="run-{number}">{escape(names.stream(recipe.stream))}</h2>' if number else ""
+    parts = [heading, f'<p class="lead">{lead}.</p>', _requests(Stream(recipe.requests))]
+    if not rows:
+        return "\n".join([*parts, '<p class="note">No method has finished yet.</p>', recipe_section(run)])
+    parts += [_findings(rows), "<h3>The table</h3>", main_table(rows)]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in caveats(run, rows)]
+    parts += [_accuracies(run, rows)]
+    if any(row.ajsd.size for row in rows):
+        parts += [_distances(rows)]
+    parts += [_pareto(rows)]
+    if any(row.forgotten for row in rows):
+        parts += [_forgotten(run, rows)]
+    parts += ["<h3>Transfer and cost</h3>", more_table(rows), request_tables(run, rows), recipe_section(run)]
+    return "\n".join(part for part in parts if part)
+
+
+def _requests(stream: Stream) -> str:
+    words = {"R": "remember", "T": "learn temporarily", "F": "forget"}
+    items = "".join(
+        f"<li{' class=forget' if request.instruction is Instruction.FORGET else ''} "
+        f'title="{escape(words[request.instruction.value])} task {escape(request.task)}">{escape(str(request))}</li>'
+        for request in stream
+    )
+    return f'<ol class="requests" aria-label="Requests">{items}</ol>'
+
+
+def _findings(rows: Sequence[Row]) -> str:
+    rivals = [row for row in rows if row.method != names.UPPER_BOUND] or list(rows)
+    learns = max(rivals, key=lambda row: row.figures["acc"].value)
+    least = min(rivals, key=lambda row: row.bytes)
+    facts = [
+        ("Knows most", learns.label, f"ACC {names.number(learns.figures['acc'].value)} %, upper bound aside"),
+        ("Keeps least", least.label, f"at most {names.size(least.bytes)}"),
+    ]
+    if any(row.forgotten for row in rows):
+        facts.insert(1, _forgetting(rows))
+    items = "".join(
+        f"<div><dt>{escape(term)}</dt><dd><strong>{escape(value)}</strong><br>"
+        f'<span class="note">{escape(detail)}</span></dd></div>'
+        for term, value, detail in facts
+    )
+    return f'<dl class="findings">{items}</dl>'
+
+
+def _forgetting(rows: Sequence[Row]) -> tuple[str, str, str]:
+    question = "Not told apart from never having learned: IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9"
+    resolution = irr_resolution(min(row.seeds for row in rows))
+    if resolution.coarse:
+        return question, "too few seeds to say", f"with {resolution.runs}, exact forgetting itself may miss it"
+    rates = [(row.label, row.figures["irr"].value) for row in rows]
+    inside = [label for label, rate in rates if rate >= 0.9]
+    between = [f"{label} {names.number(rate)}" for label, rate in rates if 0.2 <= rate < 0.9]
+    outside = [label for label, rate in rates if rate < 0.2]
+    details = [f"between: {', '.join(between)}"] if between else []
+    details += [f"below 0.2: {', '.join(outside)}"] if outside else []
+    return question, ", ".join(inside) or "none", "; ".join(details)
+
+
+def _accuracies(run: Run, rows: Sequence[Row]) -> str:
+    results = [run.results[row.method] for row in rows]
+    chance = [1 / classes for classes in run.recipe.data.classes]
+    low = curves.lowest_percent(results)
+    panels = "".join(
+        f"<div><h4>{escape(names.method(result.method))}</h4>{curves.accuracy_panel(result, chance, low)}</div>"
+        for result in results
+    )
+    key = [(f"curve {curves.task_style(i)}", f"task {task}") for i, task in enumerate(results[0].tasks)]
+    key += [("gone", "✕ forgotten; dotted: what is left of it"), ("chance", "chance")]
+    return (
+        f"<h3>Accuracy over the requests</h3>\n{_key(key)}\n"
+        f'<figure><div class="panels">{panels}</div><figcaption>Test accuracy in percent after each request, mean over '
+        "seeds; the band is one standard deviation. A line begins when its task is learned and ends with ✕ when it is "
+        "forgotten; the ✕ lies where the accuracy is right after.</figcaption></figure>"
+    )
+
+
+def _key(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(
+        f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" y1="6" x2="25" y2="6" class="{style}"/></svg>'
+        f"{escape(text)}</li>"
+        for style, text in entries
+    )
+    return f'<ul class="key">{items}</ul>'
+
+
+def _distances(rows: Sequence[Row]) -> str:
+    return (
+        "<h3>Can forgetting be seen?</h3>\n<p>Each dot is a pair of runs. If runs that forgot differ from runs that "
+        "never learned no more than the latter differ among themselves, the two rows of dots overlap.</p>\n"
+        + _key(
+            [
+                ("mean inner", "IJSD: two runs that never learned the task"),
+                ("mean across", "AJSD: one that forgot it, one that never learned it"),
+            ]
+        )
+        + _figure(
+            lambda width: [strips.distances(rows, width)],
+            "By definition: outputs on the forgotten task, mean over the forgets. The shaded range ends at the largest "
+            "in-group distance; IRR is the share of across-group distances inside it. Upright ticks are means.",
+        )
+    )
+
+
+def _pareto(rows: Sequence[Row]) -> str:
+    return "<h3>Knowledge, space and privacy</h3>\n" + _figure(
+        lambda width: pareto.panels(rows, width if width < strips.NARROW else 520),
+        "Filled: no other method is at least as good in accuracy, bytes kept and JS-ratio at once and better in one. "
+        "Bytes are those of one agent, the most it kept after any request. Whiskers: 95 % bootstrap over seeds.",
+        style="pair",
+    )
+
+
+def _forgotten(run: Run, rows: Sequence[Row]) -> str:
+    tasks = list(run.results[rows[0].method].tasks)
+    gone = list(dict.fromkeys(item.task for row in rows for item in row.forgotten))
+    return (
+        "<h3>What is still known of the forgotten tasks</h3>\n"
+        + _key([(f"curve {curves.task_style(tasks.index(task))}", f"task {task}") for task in gone])
+        + _figure(
+            lambda width: [strips.forgotten(rows, tasks, width)],
+            "Accuracy on a forgotten task right after its forget, a dot a seed; the diamond is the mean of runs that "
+            "never learned it, and the honest target. Above it the agent still knows the task; below it, it avoids the "
+            "right answers, which shows just as well.",
+        )
+    )
+
+
+def _figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> str:
+    """A figure drawn twice, for wide and narrow screens, so that its text keeps its size."""
+    both = ""
+    for screen, width in (("wide", _WIDE), ("narrow", _NARROW)):
+        drawings = "".join(f"<div>{canvas}</div>" for canvas in draw(width))
+        both += f'<div class="{screen}"><div class="{style}">{drawings}</div></div>'
+    return f"<figure>{both}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -1,0 +1,115 @@
+"""How the numbers were made, for the page: the recipe of a run, and where the recipes of several runs differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from clpu.report import names
+from clpu.results import Recipe, Run
+
+
+def recipe_section(run: Run) -> str:
+    """Everything that is needed to make the run again."""
+    recipe, data = run.recipe, run.recipe.data
+    classes = sorted(set(data.classes))
+    entries = [
+        ("Command", f"<code>{escape(recipe.command)}</code>" if recipe.command else "–"),
+        ("Requests", f"<code>{escape(recipe.requests)}</code>"),
+        ("Seeds", escape(f"{_listed(recipe.seeds)}; counterfactual runs {_listed(recipe.counterfactual_seeds)}")),
+        (
+            "Data",
+            escape(
+                f"{data.name}: {data.tasks} tasks of {' or '.join(map(str, classes))} classes, "
+                f"{data.train:,} training and {data.test:,} test images, seed {data.seed}"
+            ),
+        ),
+        ("SHA-256", f"<code>{escape(_plain(data.sha256))}</code>"),
+        ("Network", f"<code>{escape(_plain(recipe.network))}</code>"),
+        ("Versions", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.versions.items()))) or "–"),
+        ("Machine", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.machine.items()))) or "–"),
+    ]
+    if recipe.started:
+        took = f", took {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
+        entries.append(("Started", escape(recipe.started + took)))
+    listed = "".join(f"<dt>{term}</dt><dd>{text}</dd>" for term, text in entries)
+    return f'<h3>The recipe</h3>\n<dl class="recipe">{listed}</dl>\n{_settings(recipe)}'
+
+
+def _settings(recipe: Recipe) -> str:
+    common, own = split_settings(recipe.settings)
+    lines = f"<dt>every method</dt><dd><code>{escape(_assignments(common))}</code></dd>" if common else ""
+    for method, values in own.items():
+        if values:
+            lines += f"<dt>{escape(names.method(method))}</dt><dd><code>{escape(_assignments(values))}</code></dd>"
+    return f'<details><summary>Settings</summary><dl class="recipe">{lines}</dl></details>' if lines else ""
+
+
+def split_settings(
+    settings: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What all methods have in common, and what is each one's own.
+
+    >>> split_settings({"er": {"lr": 0.1, "memory": 200}, "seq": {"lr": 0.1}})
+    ({'lr': 0.1}, {'er': {'memory': 200}, 'seq': {}})
+    """
+    if not settings:
+        return {}, {}
+    every = list(settings.values())
+    common = {
+        key: value for key, value in every[0].items() if all(key in one and one[key] == value for one in every[1:])
+    }
+    own = {method: {k: v for k, v in one.items() if k not in common} for method, one in settings.items()}
+    return common, own
+
+
+def differences(runs: Sequence[Run]) -> str:
+    """A table of what the recipes of several runs do not have in common."""
+    flat = [_flat(run.recipe) for run in runs]
+    keys = [key for key in dict.fromkeys(k for one in flat for k in one) if len({one.get(key) for one in flat}) > 1]
+    head = "<tr><th></th>" + "".join(f"<th>{escape(run.name)}</th>" for run in runs) + "</tr>"
+    body = "".join(
+        f'<tr><th scope="row">{escape(key)}</th>'
+        + "".join(f"<td>{escape(one.get(key, '–'))}</td>" for one in flat)
+        + "</tr>"
+        for key in keys
+    )
+    if not body:
+        return '<p class="note">The runs have the same recipe.</p>'
+    return f'<div class="scroll"><table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _flat(recipe: Recipe) -> dict[str, str]:
+    """What decides a run's numbers, by name. Times, machines and commands differ anyway."""
+    flat = {
+        "stream": recipe.stream,
+        "requests": recipe.requests,
+        "profile": recipe.profile,
+        "seeds": _listed(recipe.seeds),
+        "network": _plain(recipe.network),
+        "data": f"{recipe.data.name}, {recipe.data.train:,} training images",
+        "torch": str(recipe.versions.get("torch", "–")),
+        "clpu": str(recipe.versions.get("clpu", "–")),
+    }
+    common, own = split_settings(recipe.settings)
+    flat |= {key: _plain(value) for key, value in common.items()}
+    for method, values in own.items():
+        flat |= {f"{names.method(method)}: {key}": _plain(value) for key, value in values.items()}
+    return flat
+
+
+def _assignments(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_plain(value)}" for key, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    """Seeds in short: `0–4` for a run of them."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}–{seeds[-1]}"
+    return ", ".join(map(str, seeds)) or "none"

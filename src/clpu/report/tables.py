@@ -1,0 +1,244 @@
+"""The table of a run as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from clpu import metrics
+from clpu.report import names
+from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best
+from clpu.results import Run
+
+LABELS = {"acc": "ACC", "fm": "FM", "ijsd": "IJSD", "ajsd": "AJSD", "js_ratio": "JS-ratio", "irr": "IRR"}
+ARROWS = {"acc": "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
+#: Digits after the point, as the paper prints.
+DIGITS = {"acc": 2, "fm": 2, "ijsd": 2, "ajsd": 2, "js_ratio": 2, "irr": 2}
+#: One more where small distances would all read 0.01.
+FINE_DIGITS = {**DIGITS, "ijsd": 3, "ajsd": 3}
+WITH_SPREAD = ("acc", "fm", "ijsd", "ajsd")
+
+Group = tuple[Run, Sequence[Row]]
+
+
+def heading(run: Run) -> str:
+    """A run in one line of text."""
+    recipe = run.recipe
+    seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) > 1 else ''}"
+    return f"{names.stream(recipe.stream)}, profile {recipe.profile}, {seeds}, {recipe.requests}"
+
+
+def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
+    """What a reader must know before comparing the numbers."""
+    recipe, notes = run.recipe, []
+    if run.missing:
+        notes.append(f"Not finished: {', '.join(names.method(m) for m in run.missing)}.")
+    resolution = metrics.irr_resolution(min(len(recipe.seeds), max(1, len(recipe.counterfactual_seeds))))
+    if any(row.forgotten for row in rows):
+        notes.append(str(resolution))
+    else:
+        notes.append("The stream forgets nothing, so there are no privacy figures.")
+    if any(row.paper for row in rows):
+        if recipe.profile != "paper":
+            notes.append(
+                f"Profile {recipe.profile} trains less than the paper did; differences from its numbers are expected."
+            )
+        if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
+            notes.append("The paper's numbers come from the requests 1R 2T 3T 4R 2R 3F 5T 5F, not from these.")
+    return notes
+
+
+def csv_columns() -> list[str]:
+    """The columns of the paper's table, then ours."""
+    columns = ["stream", "method"]
+    columns += [c for key in FIGURES for c in ([key, f"{key}_std"] if key in WITH_SPREAD else [key])]
+    for key in PRIVACY:
+        columns += [f"{key}_as_published"] + ([f"{key}_as_published_std"] if key in WITH_SPREAD else [])
+    columns += [f"{key}_{end}" for key in FIGURES for end in ("low", "high")]
+    columns += [f"{key}_as_published_{end}" for key in PRIVACY for end in ("low", "high")]
+    columns += ["backward_transfer", "forward_transfer", "forgotten_acc", "forgotten_acc_counterfactual", "chance"]
+    return [*columns, "bytes", "seconds", "seeds", "profile", "requests", "run"]
+
+
+def to_csv(groups: Sequence[Group]) -> str:
+    """`table.csv`: unrounded to 6 significant digits; empty where a figure does not exist."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, csv_columns(), lineterminator="\n")
+    writer.writeheader()
+    for run, rows in groups:
+        for row in rows:
+            writer.writerow({key: _cell(value) for key, value in _csv_row(run, row).items()})
+    return out.getvalue()
+
+
+def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
+    values: dict[str, str | float] = {"stream": row.stream, "method": row.method}
+    named = dict(row.figures) | {f"{key}_as_published": figure for key, figure in row.published.items()}
+    for key, figure in named.items():
+        values |= {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
+        if key.removesuffix("_as_published") in WITH_SPREAD:
+            values[f"{key}_std"] = figure.spread
+    return values | {
+        "backward_transfer": row.backward.value,
+        "forward_transfer": row.forward.value,
+        "forgotten_acc": _mean(100 * f.accuracy.mean() for f in row.forgotten),
+        "forgotten_acc_counterfactual": _mean(100 * f.counterfactual.mean() for f in row.forgotten),
+        "chance": _mean(100 * f.chance for f in row.forgotten),
+        "bytes": row.bytes,
+        "seconds": row.seconds,
+        "seeds": row.seeds,
+        "profile": run.recipe.profile,
+        "requests": run.recipe.requests,
+        "run": run.name,
+    }
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else float("nan")
+
+
+def _cell(value: str | float) -> str:
+    if isinstance(value, str | int):
+        return str(value)
+    return "" if math.isnan(value) else f"{round(value, 12) + 0.0:.6g}"
+
+
+def to_markdown(groups: Sequence[Group]) -> str:
+    """`table.md`: by definition, then as published beside the paper."""
+    parts = []
+    for run, rows in groups:
+        parts.append(f"## {names.stream(run.recipe.stream)}")
+        recipe = run.recipe
+        parts.append(
+            f"Requests `{recipe.requests}`, profile `{recipe.profile}`, {len(recipe.seeds)} seeds; "
+            "mean ± standard deviation. Best values bold, the upper bound Ind aside."
+        )
+        parts.append(_markdown_table(rows))
+        if any(row.paper for row in rows):
+            parts.append(
+                "Beside the paper: ours / paper (difference). The four privacy figures are computed as published here, "
+                "for that is what the printed ones are."
+            )
+            parts.append(_markdown_comparison(rows))
+        parts.append("\n".join(f"- {note}" for note in caveats(run, rows)))
+        if run.recipe.command:
+            parts.append(f"Made by `{run.recipe.command}`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
+        text = with_spread(row.figures[key], FINE_DIGITS[key], spread=key in WITH_SPREAD)
+        return f"**{text}**" if row.method in winners[key] else text
+
+    return _markdown(rows, cell, {key: best(rows, key, FINE_DIGITS[key]) for key in FIGURES})
+
+
+def _markdown_comparison(rows: Sequence[Row]) -> str:
+    def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
+        ours = names.number(row.comparable(key).value)
+        if key not in row.paper:
+            return ours
+        return f"{ours} / {names.number(row.paper[key])} ({names.number(row.difference(key), sign=True)})"
+
+    return _markdown(rows, cell, {})
+
+
+def _markdown(
+    rows: Sequence[Row], cell: Callable[[Row, str, dict[str, set[str]]], str], winners: dict[str, set[str]]
+) -> str:
+    titles = [
+        f"{LABELS[key]} {ARROWS.get(key, '')}".strip() + (" (%)" if key in ("acc", "fm") else "") for key in FIGURES
+    ]
+    lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(FIGURES)]
+    for row in rows:
+        label = row.label.replace("|", "\\|")
+        lines.append(f"| {label} | " + " | ".join(cell(row, key, winners) for key in FIGURES) + " |")
+    return "\n".join(lines)
+
+
+def with_spread(figure: Figure, digits: int, *, spread: bool) -> str:
+    """A figure as `93.48 ± 0.25`."""
+    text = names.number(figure.value, digits)
+    return f"{text} ± {names.number(figure.spread, digits)}" if spread and not math.isnan(figure.spread) else text
+
+
+_TEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "–": "--",
+        "∞": r"$\infty$",
+    }
+)
+
+
+def tex(text: str) -> str:
+    r"""Text for LaTeX.
+
+    >>> print(tex("my_method & 50 %"))
+    my\_method \& 50 \%
+    """
+    return text.translate(_TEX)
+
+
+def to_latex(groups: Sequence[Group]) -> str:
+    """`table.tex`: the paper's table by definition, and a second one as published; needs booktabs."""
+    parts = [r"% Needs \usepackage{booktabs}; made by clpu report."]
+    seeds = sorted({len(run.recipe.seeds) for run, _ in groups})
+    count = " or ".join(map(str, seeds))
+    shared = f"Mean and standard deviation over {count} seeds; best values bold, the upper bound aside."
+    parts.append(_latex_table(groups, f"Continual learning and private unlearning. {shared}", "tab:clpu", False))
+    published = f"The same runs, with IJSD, AJSD, JS-ratio and IRR computed as in the published tables. {shared}"
+    parts.append(_latex_table(groups, published, "tab:clpu-as-published", True))
+    return "\n".join(parts)
+
+
+def _latex_table(groups: Sequence[Group], caption: str, label: str, published: bool) -> str:
+    titles = " & ".join(
+        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in FIGURES
+    )
+    # Small enough for one column of an article.
+    size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
+    lines = [r"\begin{table}[t]", size, r"  \begin{tabular}{@{}lcccccc@{}}", r"    \toprule"]
+    for number, (run, rows) in enumerate(groups):
+        title = names.stream(run.recipe.stream) + (f" ({run.recipe.profile}, {run.name})" if len(groups) > 1 else "")
+        lines += [r"    \midrule"] if number else []
+        lines += [f"    & \\multicolumn{{6}}{{c}}{{{tex(title)}}} \\\\", r"    \cmidrule(lr){2-7}"]
+        lines += [f"    Method & {titles} \\\\", r"    \midrule"]
+        winners = {key: best(rows, key, DIGITS[key], published=published and key in PRIVACY) for key in FIGURES}
+        for row in rows:
+            name = tex(row.label) + (" (upper bound)" if row.method == names.UPPER_BOUND else "")
+            cells = [_latex_cell(row, key, row.method in winners[key], published) for key in FIGURES]
+            lines.append(f"    {name} & {' & '.join(cells)} \\\\")
+            lines += [r"    \cmidrule(lr){2-7}"] if row.method == names.UPPER_BOUND and len(rows) > 1 else []
+    lines += [
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        f"  \\caption{{{caption}}}",
+        f"  \\label{{{label}}}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(row: Row, key: str, bold: bool, published: bool) -> str:
+    figure = row.comparable(key) if published else row.figures[key]
+    text = tex(names.number(figure.value, DIGITS[key]))
+    text = f"\\textbf{{{text}}}" if bold else text
+    if key in WITH_SPREAD and not math.isnan(figure.spread):
+        text += f"{{\\tiny$\\,\\pm${tex(names.number(figure.spread, DIGITS[key]))}}}"
+    return text

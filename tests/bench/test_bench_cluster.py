@@ -1,0 +1,61 @@
+"""The benchmark on a real local Ray cluster."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from test_bench_run import figures, tiny
+
+from clpu.bench.run import run
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray = pytest.importorskip("ray")
+    from clpu.bench import cluster
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield cluster
+    ray.shutdown()
+
+
+def workers():
+    """The processes that are performing a piece now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes().startswith(b"ray::_perform"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_figures(cluster, tmp_path):
+    assert run(tiny(), tmp_path / "local") == {}
+    killed, events = [], []
+
+    def kill_once(event):
+        events.append(event)
+        if event.kind == "step" and not killed and workers():
+            killed.append(workers()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    # Enough steps for a worker to be caught in the middle of its piece.
+    longer = tiny(overrides=["epochs=40"])
+    assert run(longer, tmp_path / "cluster", 2, kill_once, cluster.run_pieces) == {}
+    assert killed
+    assert run(longer, tmp_path / "local again") == {}
+    assert figures(tmp_path / "cluster") == figures(tmp_path / "local again")
+    assert sum(e.kind == "done" for e in events) == 4
+
+
+def test_a_failing_piece_is_told_and_a_later_run_goes_on(cluster, tmp_path):
+    failures = run(tiny(overrides=["seq.lr=1e20"]), tmp_path, 2, performer=cluster.run_pieces)
+    assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
+    assert all("Diverged" in reason for reason in failures.values())
+    assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["clpu-der++.json"]

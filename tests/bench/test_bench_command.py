@@ -1,0 +1,73 @@
+"""`clpu bench` as a person calls it."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def clpu(folder, *arguments):
+    code = "import sys; from clpu.cli import main; sys.argv[0] = 'clpu'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, cwd=folder
+    )
+
+
+@pytest.fixture(scope="module")
+def called(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    arguments = ("bench", "--profile", "smoke", "--methods", "seq,clpu-der++", "--seeds", "2", "--workers", "1")
+    return folder, clpu(folder, *arguments), arguments
+
+
+def test_it_prints_the_table_and_writes_every_file(called):
+    folder, shown, _ = called
+    assert shown.returncode == 0, shown.stderr
+    assert "CLPU-DER++" in shown.stdout
+    assert "JS-ratio" in shown.stdout
+    files = {path.name for path in (folder / "runs" / "rot-digits-smoke").iterdir()}
+    assert {"run.json", "results", "table.csv", "table.md", "table.tex", "report.html"} <= files
+
+
+def test_progress_is_plain_lines_when_not_a_terminal(called):
+    _, shown, _ = called
+    assert "\x1b" not in shown.stdout + shown.stderr
+    assert "seq actual: done (" in shown.stderr
+    assert "4 of 4 pieces" in shown.stderr
+
+
+def test_the_same_command_again_only_reports(called):
+    folder, first, arguments = called
+    again = clpu(folder, *arguments)
+    assert again.returncode == 0
+    assert again.stdout == first.stdout
+    assert "done (" not in again.stderr
+
+
+def test_a_changed_setting_is_refused_and_a_failed_piece_sets_the_exit_code(called, tmp_path):
+    folder, _, arguments = called
+    refused = clpu(folder, *arguments, "--set", "lr=0.3")
+    assert refused.returncode == 1
+    assert "seq.lr: 0.1 there, 0.3 now" in refused.stderr
+    failed = clpu(tmp_path, *arguments, "--set", "seq.lr=1e20", "--quiet")
+    assert failed.returncode == 1
+    assert "Diverged" in failed.stderr
+    assert "CLPU-DER++" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("bench", "rot-letters"), "rot-digits"),
+        (("bench", "--set", "speed=3"), "Known settings"),
+        (("bench", "--requests", "1R 1F"), "CannotForgetRemembered"),
+        (("bench", "--workers", "0"), "at least 1"),
+        (("bench", "--device", "abacus"), "abacus"),
+    ],
+)
+def test_bad_arguments_are_one_clear_error(tmp_path, arguments, says):
+    shown = clpu(tmp_path, *arguments)
+    assert shown.returncode == 1
+    assert says in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert not list(tmp_path.iterdir())

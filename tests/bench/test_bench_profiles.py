@@ -1,0 +1,65 @@
+"""Profiles and the overrides of --set."""
+
+import pytest
+
+from clpu import BadSetting
+from clpu.bench.profiles import profile, with_overrides
+from clpu.bench.run import known_settings
+from clpu.data import STREAMS
+
+KNOWN = {m: list(known_settings(m, "mlp")) for m in ("er", "ewc")}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("name", ["paper", "small", "smoke"])
+def test_every_stream_has_every_profile(stream, name):
+    chosen = profile(stream, name)
+    assert chosen.network == ("resnet18" if "cifar" in stream else "mlp")
+    assert chosen.for_method("er", KNOWN["er"])["epochs"] >= 1
+
+
+def test_the_papers_settings_for_cifar():
+    ten, hundred = profile("split-cifar10", "paper"), profile("split-cifar100", "paper")
+    assert ten.for_method("ewc", ["strength"]) == {"strength": 500.0}
+    assert hundred.for_method("ewc", ["strength"]) == {"strength": 1000.0}
+    assert ten.for_method("clpu-der++", ["beta", "alpha"]) == {"beta": 0.5}
+    assert hundred.for_method("clpu-der++", ["beta", "alpha"]) == {}
+    assert ten.settings["width"] == 64
+
+
+def test_overrides_are_typed_and_reach_one_method_or_all():
+    base = profile("perm-mnist", "paper")
+    changed = with_overrides(base, ["lr=0.2", "er.memory=50", "hidden=(30,20)", "uniform=true", "train=500"], KNOWN)
+    assert changed.for_method("er", KNOWN["er"]) == {
+        "epochs": 10, "lr": 0.2, "memory": 50, "hidden": (30, 20), "uniform": True,
+    }  # fmt: skip
+    assert changed.for_method("ewc", KNOWN["ewc"]) == {"epochs": 10, "lr": 0.2, "hidden": (30, 20)}
+    assert changed.train == 500
+
+
+def test_an_override_for_all_wins_over_the_profiles_own_for_one():
+    cifar = profile("split-cifar10", "paper")
+    known = {m: list(known_settings(m, "resnet18")) for m in ("ewc", "lsf")}
+    assert with_overrides(cifar, ["strength=7.0"], known).for_method("ewc", known["ewc"])["strength"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lr", "key=value"),
+        ("=3", "key=value"),
+        ("lrr=3", "did you mean 'lr'"),
+        ("er.strength=3", "no setting 'strength'"),
+        ("gem.lr=3", "'gem'"),
+        ("train=-5", "positive"),
+        ("train=many", "positive"),
+    ],
+)
+def test_unknown_or_bad_overrides_are_refused_with_what_is_known(text, says):
+    with pytest.raises(BadSetting, match=says):
+        with_overrides(profile("perm-mnist", "paper"), [text], KNOWN)
+
+
+def test_an_unknown_profile_is_refused():
+    with pytest.raises(BadSetting, match="paper, small, smoke"):
+        profile("perm-mnist", "huge")

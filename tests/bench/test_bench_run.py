@@ -1,0 +1,200 @@
+"""A benchmark from end to end on a tiny scale: results, resuming, failures, other settings."""
+
+import json
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from clpu import Agent, BadData, BadRun, BadSetting, Stream
+from clpu.bench import engine
+from clpu.bench.pieces import Piece, TaskData, load, perform, save
+from clpu.bench.profiles import profile, with_overrides
+from clpu.bench.run import check_methods, known_settings, plan, request_costs, run
+from clpu.metrics import jsd
+from clpu.results import read_run
+from clpu.testing import go_on
+
+
+def tiny(methods=("seq", "clpu-der++"), overrides=(), requests="1R 2T 2F", seeds=2, stream="rot-digits"):
+    known = {m: list(known_settings(m, "mlp")) for m in methods}
+    chosen = with_overrides(profile(stream, "smoke"), ["tasks=3", *overrides] if "rot" in stream else overrides, known)
+    return plan(stream, chosen, methods, requests, seeds)
+
+
+def figures(folder):
+    """What a run found, without the times it took."""
+    found = {}
+    for path in sorted((folder / "results").glob("*.json")):
+        found[path.name] = json.loads(path.read_text())
+        del found[path.name]["seconds"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    assert run(tiny(), folder) == {}
+    return folder
+
+
+def test_a_run_folder_holds_the_recipe_and_one_result_a_method(finished):
+    read = read_run(finished)
+    assert list(read.results) == ["seq", "clpu-der++"]
+    assert read.missing == []
+    assert read.recipe.requests == "1R 2T 2F"
+    assert read.recipe.settings["seq"]["lr"] == 0.1
+    assert read.recipe.data.train == 200
+    assert not set(read.recipe.seeds) & set(read.recipe.counterfactual_seeds)
+    assert read.recipe.seconds > 0
+    assert not (finished / "results" / "pieces").exists()
+
+
+def test_the_figures_are_those_of_the_agents_themselves(finished):
+    work, result = tiny(), read_run(finished).results["clpu-der++"]
+    data = {d.name: (d.train_x, d.train_y) for d in work.data}
+    settings = work.recipe.settings["clpu-der++"]
+    actual = go_on(Agent("clpu-der++", seeds=[0, 1], **settings), "1R 2T 2F", lambda t: data[t])
+    never = go_on(Agent("clpu-der++", seeds=[1000, 1001], **settings), "1R", lambda t: data[t])
+    task = work.data[1]
+    a, n = (F.log_softmax(x.logits("2", task.test_x, 10), -1).numpy() for x in (actual, never))
+    forget = result.forgets[0]
+    assert forget.counterfactual == "1R"
+    for i in range(2):
+        for j in range(2):
+            assert forget.across["2"][i, j] == pytest.approx(jsd(a[i], n[j]), rel=1e-5, abs=1e-9)
+    assert forget.in_group["2"][0, 1] == pytest.approx(jsd(n[0], n[1]), rel=1e-5, abs=1e-9)
+    first = work.data[0]
+    assert np.allclose(result.accuracy[-1, 0], actual.accuracy("1", first.test_x, first.test_y))
+    assert result.bytes[-1] * 2 == actual.storage()["main"] + sum(actual.storage()["tasks"].values())
+    assert result.bytes[1] > result.bytes[2] == result.bytes[0]
+
+
+def test_a_finished_run_is_not_done_again(finished):
+    events = []
+    assert run(tiny(), finished, listener=events.append) == {}
+    assert events == []
+
+
+def test_a_stopped_run_goes_on_and_ends_with_the_same_figures(finished, tmp_path):
+    pieces = []
+
+    def stop_after_two(event):
+        if event.kind == "done":
+            pieces.append(event.piece)
+        if len(pieces) == 2 and event.kind == "step":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(), tmp_path, listener=stop_after_two)
+    again = []
+    run(tiny(), tmp_path, listener=lambda e: again.append(e.piece) if e.kind == "done" else None)
+    assert len(pieces) == 2
+    assert len(again) == 2
+    assert not set(pieces) & set(again)
+    assert figures(tmp_path) == figures(finished)
+
+
+def test_worker_processes_give_the_same_figures(finished, tmp_path):
+    assert run(tiny(), tmp_path, workers=2) == {}
+    assert figures(tmp_path) == figures(finished)
+
+
+def test_a_killed_worker_fails_its_piece_only_and_the_next_run_completes(finished, tmp_path):
+    killed = []
+
+    def kill_once(event):
+        if event.kind == "step" and not killed:
+            victim = multiprocessing.active_children()[0]
+            os.kill(victim.pid, signal.SIGKILL)
+            killed.append(victim.pid)
+
+    failures = run(tiny(), tmp_path, workers=2, listener=kill_once)
+    assert len(failures) == 1
+    assert "SIGKILL" in next(iter(failures.values()))
+    assert run(tiny(), tmp_path) == {}
+    assert figures(tmp_path) == figures(finished)
+
+
+def test_a_piece_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_path):
+    work = tiny(overrides=["seq.lr=1e20"])
+    failures = run(work, tmp_path)
+    assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
+    assert all("Diverged" in reason for reason in failures.values())
+    assert list(read_run(tmp_path).results) == ["clpu-der++"]
+
+
+def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finished):
+    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 there, 0\.2 now"):
+        run(tiny(overrides=["seq.lr=0.2"]), finished)
+    with pytest.raises(BadRun, match="requests"):
+        run(tiny(requests="1R 2T"), finished)
+    with pytest.raises(BadRun, match="seeds"):
+        run(tiny(seeds=3), finished)
+
+
+def test_further_methods_may_join_a_run(finished, tmp_path):
+    run(tiny(("seq",)), tmp_path)
+    run(tiny(("clpu-der++",)), tmp_path)
+    assert figures(tmp_path) == figures(finished)
+    assert read_run(tmp_path).recipe.methods == ("seq", "clpu-der++")
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".lock"), pytest.raises(BadRun, match="another process"):
+        run(tiny(), tmp_path)
+
+
+def test_a_damaged_piece_is_named(tmp_path):
+    piece = Piece("seq", "actual", "1R", (0,), "mlp", {"hidden": (4,)}, (1,))
+    data = [TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))]
+    path = tmp_path / "p.safetensors"
+    save(path, piece, perform(piece, data))
+    assert load(path, piece).outputs[1, "1"].shape == (1, 4, 2)
+    other = Piece("seq", "actual", "1R", (1,), "mlp", {"hidden": (4,)}, (1,))
+    with pytest.raises(BadRun, match="other work"):
+        load(path, other)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadRun, match="damaged"):
+        load(path, piece)
+
+
+def test_a_counterfactual_without_requests_is_a_fresh_agent(tmp_path):
+    assert run(tiny(("clpu-der++",), requests="1T 1F"), tmp_path) == {}
+    forget = read_run(tmp_path).results["clpu-der++"].forgets[0]
+    assert forget.counterfactual == ""
+    assert forget.counterfactual_accuracy.mean() < 0.4
+
+
+def test_requests_beyond_the_streams_tasks_and_too_few_images_are_refused():
+    with pytest.raises(BadSetting, match="9"):
+        tiny(requests="9T")
+    with pytest.raises(BadData, match="too few"):
+        tiny(overrides=["train=5"])
+    with pytest.raises(BadSetting, match="at least 1"):
+        tiny(seeds=0)
+
+
+def test_methods_are_named_once_and_all_means_all():
+    assert check_methods(["seq", "seq", "er"]) == ["seq", "er"]
+    assert len(check_methods(["all"])) == 9
+    with pytest.raises(BadSetting, match="gem"):
+        check_methods(["gem"])
+
+
+def test_the_estimated_work_grows_with_what_a_method_does():
+    def cost(method):
+        return sum(request_costs(Piece(method, "actual", str(Stream("clpu-2022")), (0, 1), "mlp", {}, ())))
+
+    assert cost("seq") < cost("clpu-der++") < cost("der++") < cost("lsf")
+
+
+def test_data_are_shared_between_processes_not_copied():
+    data = TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))
+    assert all(t.is_shared() for t in vars(engine._shared(data)).values() if isinstance(t, torch.Tensor))

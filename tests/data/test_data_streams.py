@@ -1,0 +1,149 @@
+"""Streams of tasks: what each kind does to the images, and what its randomness depends on."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import clpu.data
+from clpu.data import STREAMS, load, tasks
+from clpu.data.errors import NotHere, UnknownStream
+from clpu.data.streams import _rotation, rotation_angle
+from clpu.errors import BadSetting, Error
+
+
+@given(st.integers(4, 32), st.integers(4, 32), st.floats(0, 180), st.integers(0, 2**32 - 1))
+def test_rotating_pixel_numbers_equals_rotating_the_image_itself(
+    height: int, width: int, angle: float, seed: int
+) -> None:
+    image = np.random.default_rng(seed).integers(1, 256, (height, width), dtype=np.uint8)
+    order, outside = _rotation(height, width, angle)
+    ours = np.where(outside, 0, image.reshape(-1)[order]).reshape(height, width)
+    np.testing.assert_array_equal(ours, np.asarray(Image.fromarray(image).rotate(angle)))
+
+
+def test_every_image_of_a_rotated_task_is_the_librarys_rotation_of_it() -> None:
+    digits = load("digits")
+    for number, task in enumerate(tasks("rot-digits", seed=3), start=1):
+        angle = rotation_angle("rot-digits", 3, number)
+        assert (number - 1) * 9 <= angle < number * 9
+        for ours, original in ((task.train, digits.train), (task.test, digits.test)):
+            each = [np.asarray(Image.fromarray(image).rotate(angle)) for image in original.x]
+            np.testing.assert_array_equal(ours.x, np.stack(each))
+            np.testing.assert_array_equal(ours.y, original.y)
+
+
+def test_a_permuted_task_moves_the_pixels_of_all_its_images_alike() -> None:
+    digits = load("digits")
+    for task in tasks("perm-digits"):
+        for ours, original in ((task.train, digits.train), (task.test, digits.test)):
+            assert ours.x.shape == original.x.shape
+            np.testing.assert_array_equal(np.sort(ours.x.reshape(-1, 64)), np.sort(original.x.reshape(-1, 64)))
+    # Undo it with the order found from the training images alone; then the test images must come out right.
+    task = tasks("perm-digits")[0]
+    columns = {column.tobytes(): place for place, column in enumerate(task.train.x.reshape(-1, 64).T)}
+    for place, column in enumerate(digits.train.x.reshape(-1, 64).T):
+        if column.any():  # some border pixels are empty in all images
+            np.testing.assert_array_equal(
+                task.test.x.reshape(-1, 64)[:, columns[column.tobytes()]],
+                digits.test.x.reshape(-1, 64)[:, place],
+            )
+
+
+def test_permutations_are_uniform_over_where_a_pixel_goes() -> None:
+    # Where the brightest pixel goes, over many seeds: chi-squared with 63 degrees of freedom.
+    x = load("digits").train.x.reshape(-1, 64)
+    brightest = x[:, int(x.sum(0).argmax())]
+    seen = np.zeros(64)
+    for seed in range(8):
+        for task in tasks("perm-digits", tasks=80, seed=seed):
+            seen[(task.train.x.reshape(-1, 64) == brightest[:, None]).all(0).argmax()] += 1
+    expected = seen.sum() / 64
+    assert ((seen - expected) ** 2 / expected).sum() < 63 + 5 * math.sqrt(2 * 63)
+
+
+@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
+def test_more_tasks_leave_the_earlier_ones_as_they_are(stream: str) -> None:
+    for one, other in zip(tasks(stream, tasks=2), tasks(stream, tasks=7), strict=False):
+        assert (one.name, one.detail) == (other.name, other.detail)
+        np.testing.assert_array_equal(one.train.x, other.train.x)
+
+
+@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
+def test_the_same_seed_gives_the_same_stream_and_another_seed_another(stream: str) -> None:
+    first, same, other = (tasks(stream, seed=seed) for seed in (5, 5, 6))
+    for one, two, three in zip(first, same, other, strict=True):
+        np.testing.assert_array_equal(one.train.x, two.train.x)
+        assert one.name == three.name
+    # Eight by eight pixels do not notice every small difference of angles, so not each task differs.
+    assert any((one.train.x != three.train.x).any() for one, three in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
+def test_streams_do_not_hear_the_global_generators(stream: str) -> None:
+    np.random.seed(1)
+    first = tasks(stream)
+    np.random.seed(2)
+    for one, two in zip(first, tasks(stream), strict=True):
+        np.testing.assert_array_equal(one.train.x, two.train.x)
+
+
+def test_streams_stay_the_same_over_versions() -> None:
+    angles = [round(rotation_angle("rot-mnist", 0, number), 6) for number in range(1, 6)]
+    assert angles == [6.92284, 16.37428, 20.854329, 27.703642, 43.307335]
+    order = np.argsort(tasks("perm-digits", tasks=1)[0].train.x.reshape(-1, 64).sum(0), kind="stable")
+    assert order[-5:].tolist() == [3, 53, 10, 29, 38]
+
+
+def test_a_split_stream_divides_the_classes_and_keeps_every_image_in_order() -> None:
+    digits = load("digits")
+    stream = tasks("split-digits")
+    assert [task.name for task in stream] == ["1", "2", "3", "4", "5"]
+    for split in ("train", "test"):
+        original = getattr(digits, split)
+        for task in stream:
+            ours = getattr(task, split)
+            wanted = np.isin(original.y, task.classes)
+            np.testing.assert_array_equal(ours.x, original.x[wanted])
+            np.testing.assert_array_equal(ours.y, original.y[wanted])
+    assert sum(len(task.train) for task in stream) == len(digits.train)
+    assert [task.classes for task in tasks("split-digits", tasks=2)] == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "count"), [("split-digits", 3), ("split-digits", 10), ("rot-digits", 21), ("perm-digits", 0)]
+)
+def test_a_number_of_tasks_that_cannot_be_is_refused(stream: str, count: int) -> None:
+    with pytest.raises(BadSetting, match=str(count)):
+        tasks(stream, tasks=count)
+
+
+def test_an_unknown_stream_is_told_the_known_ones() -> None:
+    with pytest.raises(UnknownStream, match=r"no stream 'spin-mnist'; known: .*rot-mnist.*split-cifar100"):
+        tasks("spin-mnist")
+    assert issubclass(UnknownStream, Error)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("stream", [stream for stream in STREAMS if not stream.endswith("digits")])
+def test_a_stream_over_data_that_are_not_here_names_the_command_that_gets_them(stream: str) -> None:
+    with pytest.raises(NotHere, match=f"clpu data get {stream.partition('-')[2]}"):
+        tasks(stream)
+
+
+def test_the_package_offers_what_it_promises() -> None:
+    for name in clpu.data.__all__:
+        assert getattr(clpu.data, name) is not None
+    assert clpu.data.names()[0] == "mnist"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = clpu.data.nothing
+
+
+def test_digits_are_scaled_and_divided_class_by_class() -> None:
+    digits = load("digits")
+    assert digits.train.x.max() == 255
+    assert len(np.unique(digits.train.x)) == 17
+    assert np.bincount(digits.test.y).tolist() == [35, 36, 35, 36, 36, 36, 36, 35, 34, 36]

@@ -1,0 +1,170 @@
+"""Small data sets in every original format, written the way their authors wrote the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from clpu.data.catalog import Known, Layout, RawFile, known
+
+GREY = "tiny-grey"
+COLOUR = "tiny-colour"
+HUNDRED = "tiny-hundred"
+COUNTS = {"train": 20, "test": 6}
+OF = {GREY: "mnist", COLOUR: "cifar10", HUNDRED: "cifar100"}
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    """The canonical arrays of a small data set, always the same."""
+    random = np.random.default_rng(list(name.encode()))
+    image = (5, 5) if name == GREY else (3, 4, 4)
+    classes = known(OF[name]).classes
+    made = {}
+    for split, count in COUNTS.items():
+        made[f"{split}_x"] = random.integers(0, 256, (count, *image), dtype=np.uint8)
+        made[f"{split}_y"] = random.integers(0, classes, count)
+    return made
+
+
+def describe(name: str, sources: tuple = ()) -> Known:
+    """A catalogue entry for a small data set, with the real one's files and its own checksums."""
+    content = arrays(name)
+    real = known(OF[name])
+
+    def shrunk(files: tuple[RawFile, ...]) -> tuple[RawFile, ...]:
+        return tuple(dataclasses.replace(file, limit=4096, sha256="") for file in files)
+
+    layouts = tuple(
+        Layout(layout.format, shrunk(layout.train), shrunk(layout.test), layout.archive) for layout in real.layouts
+    )
+    return dataclasses.replace(
+        real,
+        name=name,
+        image=content["train_x"].shape[1:],
+        counts=(COUNTS["train"], COUNTS["test"]),
+        checksums={part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in content.items()},
+        layouts=layouts,
+        sources=sources,
+    )
+
+
+def write(folder: Path, name: str, form: str, content: dict[str, np.ndarray] | None = None) -> Path:
+    """Write a small data set below `folder` in one of `FORMS[name]`; returns the folder of its files."""
+    content = arrays(name) if content is None else content
+    folder.mkdir(parents=True, exist_ok=True)
+    form, _, packing = form.partition("+")
+    layout = next(layout for layout in known(OF[name]).layouts if layout.format == form)
+    files: dict[str, bytes] = {}
+    for split, raw_files in (("train", layout.train), ("test", layout.test)):
+        _WRITERS[form](files, raw_files, content[f"{split}_x"], content[f"{split}_y"], name)
+    if packing == "tar":
+        pack(folder / layout.archive, {f"{layout.archive.partition('.')[0]}/{k}": v for k, v in files.items()})
+    else:
+        for file, data in files.items():
+            if packing == "gz":
+                (folder / f"{file}.gz").write_bytes(gzip.compress(data))
+            else:
+                (folder / file).write_bytes(data)
+    return folder
+
+
+def pack(path: Path, files: dict[str, bytes]) -> Path:
+    """A .tar.gz of these files."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def python2_pickle(batch: dict[str, object]) -> bytes:
+    """A batch as CIFAR's python version has it: protocol 2, byte strings, an old NumPy's array."""
+
+    def text(value: bytes) -> bytes:
+        return b"T" + struct.pack("<i", len(value)) + value
+
+    out = b"\x80\x02}("
+    for key, value in batch.items():
+        out += text(key.encode())
+        if isinstance(value, np.ndarray):
+            shape = b"".join(b"M" + struct.pack("<H", side) for side in value.shape)
+            out += b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + text(b"b") + b"tR"
+            dtype = b"cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03" + text(b"|") + b"NNNJ"
+            dtype += b"\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+            out += b"(K\x01(" + shape + b"t" + dtype + b"\x89" + text(value.tobytes()) + b"tb"
+        elif isinstance(value, list):
+            out += b"](" + b"".join(b"K" + bytes((number,)) for number in value) + b"e"
+        else:
+            out += text(str(value).encode())
+    return out + b"u."
+
+
+def _idx(files: dict, raw: tuple[RawFile, ...], x: np.ndarray, y: np.ndarray, name: str) -> None:
+    files[raw[0].name] = struct.pack(">HBB3I", 0, 8, 3, *x.shape) + x.tobytes()
+    files[raw[1].name] = struct.pack(">HBBI", 0, 8, 1, len(y)) + y.astype(np.uint8).tobytes()
+
+
+def _binary(files: dict, raw: tuple[RawFile, ...], x: np.ndarray, y: np.ndarray, name: str) -> None:
+    for file, part, labels in zip(raw, np.split(x, len(raw)), np.split(y, len(raw)), strict=True):
+        head = [labels // 5, labels] if name == HUNDRED else [labels]
+        records = np.concatenate([np.stack(head, 1).astype(np.uint8), part.reshape(len(part), -1)], 1)
+        files[file.name] = records.tobytes()
+
+
+def _python(files: dict, raw: tuple[RawFile, ...], x: np.ndarray, y: np.ndarray, name: str) -> None:
+    key = "fine_labels" if name == HUNDRED else "labels"
+    for file, part, labels in zip(raw, np.split(x, len(raw)), np.split(y, len(raw)), strict=True):
+        batch = {"batch_label": "one of some", key: labels.tolist(), "data": part.reshape(len(part), -1)}
+        files[file.name] = python2_pickle(batch)
+
+
+def _strips(files: dict, raw: tuple[RawFile, ...], x: np.ndarray, y: np.ndarray, name: str) -> None:
+    *strips, labels = raw
+    for file, part in zip(strips, np.split(x, len(strips)), strict=True):
+        buffer = io.BytesIO()
+        Image.fromarray(part.transpose(0, 2, 3, 1).reshape(len(part), -1, 3)).save(buffer, "PNG")
+        files[file.name] = buffer.getvalue()
+    files[labels.name] = json.dumps(y.tolist()).encode()
+
+
+_WRITERS = {"idx": _idx, "cifar-binary": _binary, "cifar-python": _python, "png-strips": _strips}
+
+FORMS = [
+    (GREY, "idx"),
+    (GREY, "idx+gz"),
+    (COLOUR, "cifar-binary"),
+    (COLOUR, "cifar-binary+tar"),
+    (COLOUR, "cifar-python"),
+    (COLOUR, "cifar-python+tar"),
+    (COLOUR, "png-strips"),
+    (HUNDRED, "cifar-binary"),
+    (HUNDRED, "cifar-binary+tar"),
+    (HUNDRED, "cifar-python"),
+    (HUNDRED, "cifar-python+tar"),
+]
+
+
+class Bomb:
+    """What a malicious pickle does when it is read: it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return open, (str(self.path), "w")
+
+
+def malicious_pickle(target: Path) -> bytes:
+    """A pickle that creates `target` if it is read by an unpickler that allows everything."""
+    return pickle.dumps({"data": Bomb(target), "labels": []}, protocol=2)

@@ -1,0 +1,230 @@
+"""The page: whole, well-formed, self-contained, and about what the run holds."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clpu.report import FILES, curves, distinct, pareto, strips, write
+from clpu.report.page import page
+from clpu.report.summary import summarise
+from clpu.report.svg import Labels, Scale, spread_out
+
+VOID = {"meta", "br"}
+
+
+class Outline(HTMLParser):
+    """Checks that elements close in order; collects text and attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+
+def check(html):
+    outline = Outline()
+    outline.feed(html)
+    assert outline.open == []
+    for drawing in re.findall(r"<svg.*?</svg>", html, flags=re.S):
+        ET.fromstring(drawing)
+    assert not re.search(r"\b(nan|inf)\b", re.sub(r"<style>.*?</style>", "", html, flags=re.S))
+    return outline
+
+
+@pytest.fixture(scope="module")
+def html(paper_run):
+    return page([(paper_run, summarise(paper_run))])
+
+
+class TestPage:
+    def test_is_well_formed(self, html):
+        check(html)
+
+    def test_refers_to_nothing_outside_and_runs_no_script(self, html):
+        outline = check(html)
+        assert "http" not in html.replace("http-equiv", "")
+        assert "url(" not in html
+        assert "@import" not in html
+        assert "<script" not in html
+        for name, value in outline.attributes:
+            assert name not in ("src", "srcset", "onload", "onclick")
+            assert name != "href" or value.startswith("#")
+
+    def test_shows_the_papers_value_and_the_difference(self, paper_run, html):
+        row = next(row for row in summarise(paper_run) if row.method == "der++")
+        assert "paper 93.88" in html
+        assert f"Δ {row.difference('acc'):+.2f}".replace("-", "−") in html
+
+    def test_serves_dark_and_narrow_screens(self, html):
+        assert "prefers-color-scheme: dark" in html
+        assert "max-width: 820px" in html
+        assert 'name="viewport"' in html
+
+    def test_holds_the_recipe(self, paper_run, html):
+        text = " ".join(check(html).text)
+        for fact in (paper_run.recipe.command, paper_run.recipe.data.sha256, "torch 2.13.0", "weight_decay=0.0005"):
+            assert fact in text
+
+    def test_what_comes_from_files_is_escaped(self, paper_run):
+        evil = "<script>alert(1)</script>\"'&"
+        recipe = replace(paper_run.recipe, command=evil, versions={evil: evil}, machine={evil: evil}, profile=evil)
+        run = replace(paper_run, name=evil, recipe=recipe)
+        html = page([(run, summarise(run))] * 2)
+        check(html)
+        assert "<script" not in html
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"seeds": 1},
+            {"seeds": 2, "methods": ["ind"]},
+            {"requests": "1R 2R 3T"},
+            {"requests": "1T 1F 1T 1F 1R"},
+            {"requests": "'<b>'T 'a long name & more'R '<b>'F", "methods": ["er", "my-own"]},
+            {"requests": " ".join(f"{n}T {n}F" for n in range(1, 20)) + " 20R", "methods": ["seq", "clpu-der++"]},
+            {"stream": "split-cifar10", "profile": "small"},
+            {"methods": ["er"], "without": ["er"]},
+            {"methods": ["er", "seq"], "settings": {}, "versions": {}, "command": "", "started": "", "seconds": None},
+        ],
+        ids=lambda changes: "-".join(changes),
+    )
+    def test_every_kind_of_run_has_a_page(self, make, changes):
+        if changes.get("settings") == {}:
+            run = make(methods=changes["methods"])
+            run = replace(run, recipe=replace(run.recipe, **changes))
+        else:
+            run = make(**changes)
+        check(page([(run, summarise(run))]))
+
+    def test_a_run_that_forgets_nothing_has_no_privacy_figures(self, make):
+        run = make(requests="1R 2R", methods=["er"])
+        html = page([(run, summarise(run))])
+        assert "forgets nothing" in html
+        assert "Can forgetting be seen?" not in html
+
+    def test_few_seeds_make_no_claim_of_forgetting(self, make):
+        run = make(seeds=3)
+        assert "too few seeds to say" in page([(run, summarise(run))])
+
+
+class TestSeveralRuns:
+    def test_are_compared_and_their_recipes_told_apart(self, paper_run, make):
+        settings = {m: {**values, "epochs": 3} for m, values in paper_run.recipe.settings.items()}
+        other = make("three-epochs", settings=settings)
+        html = page([(run, summarise(run)) for run in (paper_run, other)])
+        text = check(html).text
+        assert "The runs beside each other" in text
+        assert "epochs" in text
+        assert "lr" not in text
+        assert html.count('id="run-') == 2
+
+    def test_of_one_name_are_numbered(self, paper_run):
+        assert [run.name for run in distinct([paper_run, paper_run])] == ["perm (1)", "perm (2)"]
+
+    def test_with_one_recipe_say_so(self, paper_run):
+        group = (paper_run, summarise(paper_run))
+        assert "The runs have the same recipe" in page([group, group])
+
+
+def test_write_makes_the_four_files_the_same_every_time(paper_run, tmp_path):
+    first = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "a")}
+    second = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "b")}
+    assert tuple(first) == FILES
+    assert first == second
+
+
+class TestCurves:
+    def test_a_forgotten_task_ends_with_a_cross(self, paper_run):
+        drawing = str(curves.accuracy_panel(paper_run.results["clpu-der++"], [0.1]))
+        assert drawing.count('class="cross') == 2
+        assert "task 3 forgotten" in drawing
+        assert ">task 3<" not in drawing
+        assert ">task 4<" in drawing
+
+    def test_a_task_learned_again_has_two_lines(self, make):
+        run = make(requests="1T 2T 1F 3R 1R 2R", methods=["er"])
+        assert curves.lives(run.results["er"].alive, "1") == [(0, 1), (4, 5)]
+
+
+class TestStrips:
+    def test_one_dot_a_pair(self, paper_run):
+        drawing = str(strips.distances(summarise(paper_run)[:1], 900))
+        assert drawing.count('class="dot inner"') == 10
+        assert drawing.count('class="dot across"') == 25
+
+    def test_equal_runs_can_be_drawn(self, paper_run):
+        row = summarise(paper_run)[0]
+        check(str(strips.distances([replace(row, ijsd=row.ijsd * 0, ajsd=row.ajsd * 0)], 358)))
+        check(str(strips.distances([replace(row, ijsd=row.ijsd * 0)], 358)))
+
+
+class TestPareto:
+    def test_the_front_holds_what_nothing_beats(self, paper_run):
+        rows = {row.method: row for row in summarise(paper_run)}
+        good = rows["clpu-der++"]
+        worse = replace(good, method="worse", bytes=good.bytes + 1)
+        other = replace(
+            good, method="smaller", bytes=good.bytes - 1, figures={**good.figures, "acc": rows["seq"].figures["acc"]}
+        )
+        assert pareto.front([good, worse, other]) == {"clpu-der++", "smaller"}
+
+    def test_equals_do_not_beat_each_other(self, paper_run):
+        row = summarise(paper_run)[0]
+        assert pareto.front([row, replace(row, method="twin")]) == {"ind", "twin"}
+
+    def test_an_unbounded_ratio_is_drawn_at_the_edge(self, paper_run):
+        rows = summarise(paper_run)
+        ratio = replace(rows[1].figures["js_ratio"], value=float("inf"))
+        endless = replace(rows[1], figures={**rows[1].figures, "js_ratio": ratio})
+        for drawing in pareto.panels([rows[0], endless], 520):
+            ET.fromstring(str(drawing))
+
+
+class TestSvg:
+    @given(st.lists(st.floats(0, 100), max_size=8))
+    def test_labels_keep_their_distance_and_order(self, wanted):
+        placed = spread_out(wanted, 10, 0, 100)
+        in_order = [placed[i] for i in sorted(range(len(wanted)), key=lambda i: wanted[i])]
+        assert all(b - a >= 10 - 1e-6 for a, b in pairwise(in_order))
+        assert all(-1e-6 <= position <= 100 + 1e-6 for position in placed)
+
+    @given(st.floats(1e-6, 1e3), st.floats(1.01, 1e6), st.sampled_from(["linear", "log", "sqrt"]))
+    def test_ticks_lie_within_the_axis(self, low, factor, kind):
+        scale = Scale(0 if kind == "sqrt" else low, low * factor, 0, 100, kind)
+        ticks = scale.ticks(5)
+        assert len(ticks) <= 40
+        assert all(scale.low <= tick <= scale.high * 1.001 for tick in ticks)
+        assert ticks == sorted(ticks)
+
+    def test_labels_avoid_points_and_each_other(self):
+        labels = Labels(0, 0, 300, 200)
+        for x in (100, 140):
+            labels.block(x, 100, 6)
+        labels.place(100, 100, 5, "one name")
+        labels.place(140, 100, 5, "another name")
+        boxes = labels.taken
+        for i, a in enumerate(boxes):
+            for b in boxes[i + 1 :]:
+                assert min(a[2], b[2]) <= max(a[0], b[0]) or min(a[3], b[3]) <= max(a[1], b[1])

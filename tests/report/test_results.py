@@ -1,0 +1,161 @@
+"""What a benchmark leaves behind can be read again, and what is damaged or foreign is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fabricate import recipe, result, run_folder
+
+from clpu import BadRun, jsonfile
+from clpu.results import Forget, Recipe, Result, read_recipe, read_run, result_path, write_recipe, write_result
+
+
+def edit(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return run_folder(tmp_path_factory.mktemp("template") / "run", methods=["er"], seeds=2)
+
+
+@pytest.fixture
+def folder(template, tmp_path):
+    return shutil.copytree(template, tmp_path / "run")
+
+
+class TestRoundTrip:
+    def test_a_recipe_comes_back_equal(self, tmp_path):
+        made = recipe(requests="1R 'my task'T 'my task'F")
+        write_recipe(tmp_path, made)
+        assert read_recipe(tmp_path) == made
+
+    def test_results_come_back_to_the_last_bit(self, tmp_path):
+        made = result(recipe(), "der++")
+        path = write_result(tmp_path, made)
+        again = Result.from_json(jsonfile.read(path), "er")
+        assert (again.accuracy == made.accuracy).all()
+        assert jsonfile.dumps(again.to_json()) == path.read_text()
+
+    def test_the_bytes_do_not_depend_on_the_order_of_keys(self):
+        assert jsonfile.dumps({"a": 1, "b": {"c": 2, "d": 3}}) == jsonfile.dumps({"b": {"d": 3, "c": 2}, "a": 1})
+
+    def test_the_text_is_plain_json(self):
+        value = {"a": [], "b": {}, "c": [[1.5, 2], []], "d": "ü\n", "e": [{"f": None}]}
+        assert json.loads(jsonfile.dumps(value)) == value
+
+    def test_a_number_that_is_none_is_not_written(self, tmp_path):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            jsonfile.write(tmp_path / "x.json", {"a": float("nan")})
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_failed_write_leaves_the_old_file(self, tmp_path, monkeypatch):
+        path = jsonfile.write(tmp_path / "x.json", {"a": 1})
+        monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            jsonfile.write(path, {"a": 2})
+        assert jsonfile.read(path) == {"a": 1}
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_run_keeps_the_order_of_its_recipe_and_knows_what_is_missing(self, tmp_path):
+        run = read_run(run_folder(tmp_path / "a", methods=["seq", "er", "ind"], without=["er"]))
+        assert list(run.results) == ["seq", "ind"]
+        assert run.missing == ["er"]
+        assert run.name == "a"
+
+    def test_more_counterfactual_than_actual_runs_are_fine(self, tmp_path):
+        run = read_run(run_folder(tmp_path, methods=["er"], seeds=2, counterfactual_seeds=(7, 8, 9)))
+        assert run.results["er"].forgets[0].across["1"].shape == (2, 3)
+
+
+class TestRefusals:
+    def test_a_folder_without_a_recipe(self, tmp_path):
+        with pytest.raises(BadRun, match=r"no run\.json"):
+            read_run(tmp_path)
+
+    @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"format": "other"}', '{"a": NaN}', "[" * 100_000, "\xff"])
+    def test_a_recipe_that_is_none(self, folder, text):
+        (folder / "run.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(BadRun, match=r"run\.json"):
+            read_run(folder)
+
+    def test_a_newer_version(self, folder):
+        edit(folder / "run.json", lambda v: v.update(version=2))
+        with pytest.raises(BadRun, match=r"version 2; this clpu reads version 1"):
+            read_run(folder)
+
+    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - {"format", "seconds"}))
+    def test_a_recipe_that_lacks_a_field_names_it(self, folder, key):
+        edit(folder / "run.json", lambda v: v.pop(key))
+        with pytest.raises(BadRun, match=key):
+            read_run(folder)
+
+    @pytest.mark.parametrize("key", sorted(recipe().to_json()))
+    @pytest.mark.parametrize("value", [True, {"x": []}, [[]], -1.5, "x"])
+    def test_a_recipe_with_anything_anywhere_is_read_or_refused(self, folder, key, value):
+        edit(folder / "run.json", lambda v: v.update({key: value}))
+        with contextlib.suppress(BadRun):
+            read_run(folder)
+
+    @pytest.mark.parametrize("key", sorted(result(recipe(), "er").to_json()))
+    @pytest.mark.parametrize("value", [True, {"x": []}, [[]], -1.5, "x", [], None])
+    def test_results_with_anything_anywhere_are_refused(self, folder, key, value):
+        edit(result_path(folder, "er"), lambda v: v.update({key: value}))
+        with pytest.raises(BadRun):
+            read_run(folder)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda v: v["accuracy"].pop(), "accuracy has shape"),
+            (lambda v: v["accuracy"][0][0].append(0.5), "not an array"),
+            (lambda v: v["accuracy"][0][0].__setitem__(0, 1.5), "between 0 and 1"),
+            (lambda v: v["alive"][2].remove("1"), "do not follow from the requests"),
+            (lambda v: v["requests"].__setitem__(7, "4F"), "cannot be read"),
+            (lambda v: v["forgets"].pop(), "forgets do not follow"),
+            (lambda v: v["forgets"][0].update(counterfactual="1R"), "forgets do not follow"),
+            (lambda v: v["forgets"][0]["in_group"]["tasks"].pop("2"), "instead of"),
+            (lambda v: v["forgets"][0]["in_group"]["tasks"]["2"][0].__setitem__(1, 0.6), "not symmetric"),
+            (lambda v: v["forgets"][0]["across"]["tasks"]["2"][0].__setitem__(1, 0.8), "between 0 and 0.693"),
+            (lambda v: v["forgets"][0]["across"]["tasks"]["2"].pop(), "should have shape"),
+            (lambda v: v["forgets"][0]["counterfactual_accuracy"].pop(), "instead of"),
+            (lambda v: v["bytes"].__setitem__(0, -1), "none negative"),
+            (lambda v: v.update(method="seq"), "holds the results of 'seq'"),
+        ],
+    )
+    def test_damage_is_named(self, folder, change, reason):
+        edit(result_path(folder, "er"), change)
+        with pytest.raises(BadRun, match=reason):
+            read_run(folder)
+
+    def test_results_of_another_recipe(self, folder):
+        edit(folder / "run.json", lambda v: v.update(seeds=[0, 1, 2]))
+        with pytest.raises(BadRun, match="has 2 seeds, the recipe 3"):
+            read_run(folder)
+
+    @pytest.mark.parametrize("name", ["../er", "a/b", "", ".hidden", "x" * 200])
+    def test_a_method_whose_name_would_leave_the_folder(self, tmp_path, name):
+        with pytest.raises(BadRun, match="cannot be a method's name"):
+            result_path(tmp_path, name)
+
+    def test_a_huge_file_is_not_read(self, folder, monkeypatch):
+        monkeypatch.setattr(jsonfile, "LARGEST", 100)
+        with pytest.raises(BadRun, match="larger than"):
+            read_run(folder)
+
+    def test_the_runner_cannot_write_nonsense_either(self):
+        made = recipe()
+        with pytest.raises(BadRun, match="no seeds"):
+            replace(made, seeds=())
+        with pytest.raises(BadRun, match="name 6 tasks, the data have 5"):
+            replace(made, requests="1R 2R 3R 4R 5R 6R")
+        with pytest.raises(BadRun, match="for 3 seeds"):
+            Forget(1, "1", "", np.zeros((1, 3)), {"1": np.zeros((2, 2))}, {"1": np.zeros((2, 3))})
+        assert isinstance(made, Recipe)

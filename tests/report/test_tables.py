@@ -1,0 +1,190 @@
+"""The numbers in the tables: what they are, where the paper's stand, which are bold."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from importlib import resources
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from clpu import metrics
+from clpu.report import paper, tables, terminal
+from clpu.report.summary import Figure, best, summarise
+
+
+@pytest.fixture(scope="module")
+def group(paper_run):
+    return paper_run, summarise(paper_run)
+
+
+def read_csv(groups):
+    return list(csv.DictReader(io.StringIO(tables.to_csv(groups))))
+
+
+class TestSummary:
+    def test_rows_stand_in_the_papers_order_and_own_methods_last(self, make):
+        rows = summarise(make(methods=["my-own", "clpu-der++", "ind"]))
+        assert [row.label for row in rows] == ["Ind", "CLPU-DER++", "my-own"]
+        assert rows[-1].paper == {}
+
+    def test_privacy_figures_come_from_the_forgotten_tasks_alone(self, paper_run, group):
+        result = paper_run.results["er"]
+        row = next(row for row in group[1] if row.method == "er")
+        ajsd = (result.forgets[0].across["3"] + result.forgets[1].across["5"]) / 2
+        assert row.figures["ajsd"].value == pytest.approx(ajsd.mean())
+        assert row.figures["ajsd"].spread == pytest.approx(ajsd.std(ddof=1))
+
+    def test_as_published_sums_over_all_tasks_at_the_second_forget(self, paper_run, group):
+        result = paper_run.results["er"]
+        row = next(row for row in group[1] if row.method == "er")
+        ajsd = (result.forgets[0].across["3"] + sum(result.forgets[1].across.values())) / 2
+        assert row.published["ajsd"].value == pytest.approx(ajsd.mean())
+        assert row.published["ajsd"].value > row.figures["ajsd"].value
+
+    def test_a_row_does_not_depend_on_the_other_methods(self, make, group):
+        alone = summarise(make(methods=["er"]))[0]
+        among = next(row for row in group[1] if row.method == "er")
+        assert alone.figures == among.figures
+        assert alone.published == among.published
+
+    def test_forward_transfer_is_measured_against_ind_and_missing_without_it(self, make, group):
+        ind = next(row for row in group[1] if row.method == "ind")
+        assert ind.forward.value == pytest.approx(0, abs=1e-9)
+        assert np.isnan(summarise(make(methods=["er"]))[0].forward.value)
+
+    def test_one_seed_leaves_the_pair_figures_empty(self, make):
+        row = summarise(make(methods=["er"], seeds=1))[0]
+        assert row.figures["acc"].value > 50
+        assert np.isnan([row.figures[k].value for k in ("ijsd", "js_ratio", "irr")]).all()
+        assert np.isnan(row.figures["acc"].spread)
+
+    def test_best_leaves_out_the_upper_bound_and_takes_ties_as_printed(self, make):
+        rows = summarise(make(methods=["ind", "er", "clpu-der++"]))
+        assert "ind" not in best(rows, "acc", 2)
+        assert best(rows, "acc", -3) == {"er", "clpu-der++"}
+        assert best(rows, "ijsd", 2) == set()
+
+
+class TestPaper:
+    def test_all_36_rows_are_there(self):
+        assert len(paper.tables()) == 36
+        assert paper.tables()["split-cifar100", "clpu-der++"]["ajsd_std"] == 0.04
+
+    def test_printed_values_above_ln_2_are_not_possible_by_definition(self):
+        assert max(row["ajsd"] for row in paper.tables().values()) > np.log(2)
+
+
+class TestCsv:
+    def test_begins_with_the_papers_columns(self):
+        text = resources.files("clpu.report").joinpath("paper-tables.csv").read_text()
+        printed = text.splitlines()[0].split(",")
+        assert tables.csv_columns()[: len(printed)] == printed
+        assert len(set(tables.csv_columns())) == len(tables.csv_columns())
+
+    def test_has_a_row_a_method_with_as_published_and_intervals(self, group):
+        rows = read_csv([group])
+        assert len(rows) == 9
+        for row in rows:
+            assert float(row["acc_low"]) <= float(row["acc"]) <= float(row["acc_high"])
+            assert float(row["ajsd_as_published"]) >= float(row["ajsd"])
+            assert row["run"] == "perm"
+
+    def test_agrees_with_the_metrics(self, paper_run, group):
+        result = paper_run.results["der++"]
+        index = {task: i for i, task in enumerate(result.tasks)}
+        acc, fm = metrics.accuracy_and_forgetting(result.accuracy, [[index[t] for t in now] for now in result.alive])
+        row = next(row for row in read_csv([group]) if row["method"] == "der++")
+        assert float(row["acc"]) == pytest.approx(100 * acc.mean(), rel=1e-5)
+        assert float(row["fm_std"]) == pytest.approx(100 * fm.std(ddof=1), rel=1e-5)
+
+    def test_leaves_what_does_not_exist_empty(self, make):
+        run = make(methods=["er"], requests="1R 2R")
+        row = read_csv([(run, summarise(run))])[0]
+        assert row["irr"] == row["chance"] == row["forward_transfer"] == ""
+
+
+class TestMarkdown:
+    def test_every_line_of_a_table_has_the_same_columns(self, group):
+        for block in tables.to_markdown([group]).split("\n\n"):
+            if block.startswith("|"):
+                assert len({line.count("|") for line in block.splitlines()}) == 1
+
+    def test_names_the_papers_value_and_the_difference(self, group):
+        row = next(row for row in group[1] if row.method == "der++")
+        text = tables.to_markdown([group])
+        assert f"{row.figures['acc'].value:.2f} / 93.88 (" in text
+
+    def test_says_what_is_missing_and_what_differs(self, make):
+        run = make(methods=["er", "seq"], without=["seq"], profile="small", requests="1R 2T 2F", seeds=2)
+        text = tables.to_markdown([(run, summarise(run))])
+        for words in ("Not finished: Seq", "Profile small", "not from these", "steps of 1/4", "too coarse"):
+            assert words in text
+
+    def test_a_stream_that_the_paper_lacks_has_no_comparison(self, make):
+        run = make(methods=["er"], stream="rot-digits")
+        assert "Beside the paper" not in tables.to_markdown([(run, summarise(run))])
+
+
+class TestLatex:
+    def test_environments_close_and_rows_have_seven_cells(self, group):
+        text = tables.to_latex([group, group])
+        assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 2
+        assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+        rows = [line for line in text.splitlines() if re.match(r"\s+(Ind|Seq|ER|CLPU)", line)]
+        assert rows
+        assert all(line.count("&") == 6 and line.endswith(r"\\") for line in rows)
+
+    def test_best_values_are_bold_and_the_upper_bound_never(self, group):
+        lines = tables.to_latex([group]).splitlines()
+        assert not any(r"\textbf" in line for line in lines if "upper bound)" in line)
+        assert sum(line.count(r"\textbf") for line in lines) >= 8
+
+    @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+    def test_compiles_with_booktabs_and_fits_the_page(self, make, group, tmp_path):
+        odd = make("50%_{a}&b", methods=["er", "my_own"], seeds=1)
+        (tmp_path / "table.tex").write_text(tables.to_latex([group, (odd, summarise(odd))]), encoding="utf-8")
+        (tmp_path / "page.tex").write_text(
+            r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
+        )
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"], cwd=tmp_path, capture_output=True
+        )
+        assert b"Overfull" not in done.stdout
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+
+
+class TestTerminal:
+    def show(self, run, **options):
+        console = Console(file=io.StringIO(), **options)
+        terminal.show([run], console)
+        return console.file.getvalue()
+
+    def test_is_plain_in_a_pipe(self, paper_run):
+        text = self.show(paper_run, width=120)
+        assert "\x1b" not in text
+        assert "CLPU-DER++ (scratch)" in text
+        assert "…" not in text
+
+    def test_has_colours_in_a_terminal(self, paper_run):
+        assert "\x1b[1;32m" in self.show(paper_run, width=120, force_terminal=True, color_system="standard")
+
+    def test_drops_spreads_before_it_cuts_numbers_off(self, paper_run):
+        text = self.show(paper_run, width=80, force_terminal=True, color_system=None)
+        assert "±" not in text
+        assert "…" not in text
+
+    def test_a_pipe_is_taken_for_wide_enough(self, paper_run, capsys):
+        terminal.show([paper_run])
+        out = capsys.readouterr().out
+        assert "±" in out
+        assert "…" not in out
+
+
+def test_a_figure_without_spread_is_printed_alone():
+    assert tables.with_spread(Figure(0.5), 2, spread=True) == "0.50"

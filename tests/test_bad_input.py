@@ -1,0 +1,197 @@
+"""Every kind of bad input gets a typed error that says what was given and what was expected, and changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import clpu
+from clpu import Agent, BadData, BadNetwork, BadRequest, BadSetting, Diverged, UnknownTask
+from clpu.testing import TINY, make_task, play
+
+X, Y = make_task("x")
+
+
+class Pairs(Dataset):
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, i):
+        return self.pairs[i]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield X[0], Y[0]
+
+
+BAD_DATA = {
+    "one dimension": (X[:, 0], Y, "shape"),
+    "no examples": (X[:0], Y[:0], "empty"),
+    "empty inputs": (np.zeros((5, 0)), Y[:5], "empty"),
+    "NaN": (np.where(X[3, 2] == X, np.nan, X), Y, "1 of 48"),
+    "infinity": (np.where(X[3, 2] == X, np.inf, X), Y, "1 of 48"),
+    "both infinities": (np.where(X > 0, np.inf, -np.inf), Y, "NaN, infinity"),
+    "too large for float32": (X.astype(np.float64) * 1e300, Y, "too large"),
+    "text": (X.astype(str), Y, "numbers"),
+    "complex": (X.astype(complex), Y, "numbers"),
+    "objects": ([object()] * 4, Y[:4], "numbers"),
+    "ragged": ([[1.0], [1.0, 2.0]], [0, 1], "inputs"),
+    "complex tensor": (torch.zeros(4, 2, dtype=torch.complex64), Y[:4], "real"),
+    "no labels": (X, None, "labels are missing"),
+    "float labels": (X, Y.astype(float), "whole numbers"),
+    "text labels": (X, Y.astype(str), "labels"),
+    "fewer labels": (X, Y[:-1], r"\(48,\)"),
+    "labels as a column": (X, Y[:, None], r"\(48, 1\)"),
+    "one class": (X, np.full(48, 7), "two classes"),
+    "labels beyond 64 bits": (X, np.full(48, 2**64 - 1, dtype=np.uint64), "64"),
+    "dataset and labels": (TensorDataset(torch.tensor(X), torch.tensor(Y)), Y, "not both"),
+    "empty dataset": (Pairs([]), None, "length"),
+    "iterable dataset": (Endless(), None, "length"),
+    "dataset without labels": (Pairs([X[0], X[1]]), None, "pairs"),
+    "dataset of odd shapes": (Pairs([(X[0], 0), (X[1, :3], 1)]), None, "one shape"),
+    "dataset of vector labels": (Pairs([(X[0], [0, 1]), (X[1], [1, 0])]), None, "one whole number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA, ids=lambda c: c.replace(" ", "-"))
+def test_bad_data_are_refused_and_nothing_changes(case):
+    x, y, says = BAD_DATA[case]
+    for agent in (Agent(**TINY), play("1R 2T", "clpu-der++", **TINY)):
+        before = agent.digest()
+        for temporary in (False, True):
+            with pytest.raises(BadData, match=says):
+                agent.learn("new", x, y, temporary=temporary)
+        assert agent.digest() == before
+
+
+def test_sizes_must_not_change_between_calls():
+    agent = play("1R", "clpu-der++", **TINY)
+    for attempt in (
+        lambda: agent.learn("2", X[:, :5], Y),
+        lambda: agent.predict("1", X[:, :5]),
+        lambda: agent.logits("other", X[:, :5], 3),
+        lambda: agent.accuracy("1", X[:, :, None], Y),
+    ):
+        with pytest.raises(BadData, match=r"\(6,\)"):
+            attempt()
+
+
+def test_once_all_is_forgotten_inputs_may_have_another_shape():
+    agent = play("1T 1F", "clpu-der++", **TINY)
+    agent.learn("2", X[:, :5], Y)
+    assert agent.tasks == {"2": "R"}
+
+
+@pytest.mark.parametrize("name", ["", "a\x07", "x" * 101, 7])
+def test_unsuitable_task_names_are_refused(name):
+    agent = play("1T", "clpu-der++", **TINY)
+    before = agent.digest()
+    for attempt in (
+        lambda: agent.learn(name, X, Y),
+        lambda: agent.keep(name),
+        lambda: agent.forget(name),
+        lambda: agent.predict(name, X),
+    ):
+        with pytest.raises(clpu.Error):
+            attempt()
+    assert agent.digest() == before
+
+
+def test_requests_need_data_when_they_learn_and_take_none_when_they_do_not():
+    agent = play("1T", "clpu-der++", **TINY)
+    with pytest.raises(BadData, match="needs data"):
+        agent.handle("2R")
+    with pytest.raises(BadRequest, match="takes no data"):
+        agent.handle("1R", X, Y)
+    with pytest.raises(BadRequest, match="'Q'"):
+        agent.handle("1Q")
+    assert agent.tasks == {"1": "T"}
+
+
+def test_an_unknown_task_has_no_predictions_and_needs_a_number_of_classes():
+    agent = play("1T", "clpu-der++", **TINY)
+    for attempt in (lambda: agent.predict("2", X), lambda: agent.logits("2", X), lambda: agent.labels("2")):
+        with pytest.raises(UnknownTask, match="no task '2'; tasks alive: '1'"):
+            attempt()
+    with pytest.raises(BadData, match="3 classes"):
+        agent.logits("1", X, classes=4)
+
+
+class Returns(torch.nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (Returns(lambda x: x.unsqueeze(-1)), r"\(2, 6, 1\)"),
+        (Returns(lambda x: x[:1]), r"\(1, 6\)"),
+        (Returns(lambda x: x.sum(1)), r"\(2,\)"),
+        (Returns(lambda x: x.long()), "int64"),
+        (Returns(lambda x: (x, x)), "tuple"),
+        (Returns(lambda x: 1 / 0), "division by zero"),
+        (torch.nn.Linear(5, 3), r"inputs of shape \(2, 6\)"),
+    ],
+)
+def test_a_module_that_returns_something_else_is_refused(module, says):
+    agent = Agent(network=module, epochs=1)
+    before = agent.digest()
+    with pytest.raises(BadNetwork, match=says):
+        agent.learn("1", X, Y)
+    assert agent.digest() == before
+    assert agent.tasks == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"method": "gem"}, BadSetting, "clpu-der"),
+        ({"method": 3}, BadSetting, "got 3"),
+        ({"network": "vgg"}, BadNetwork, "resnet18"),
+        ({"network": 3}, BadNetwork, "got 3"),
+        ({"epoch": 3}, BadSetting, "did you mean 'epochs'"),
+        ({"width": 8}, BadSetting, "no setting 'width'"),
+        ({"epochs": 0}, BadSetting, "at least 1"),
+        ({"epochs": 1.5}, BadSetting, "type int"),
+        ({"epochs": True}, BadSetting, "type int"),
+        ({"lr": 0}, BadSetting, "above 0"),
+        ({"lr": float("nan")}, BadSetting, "finite"),
+        ({"lr": "fast"}, BadSetting, "type float"),
+        ({"hidden": ()}, BadSetting, "positive whole"),
+        ({"hidden": (3, -1)}, BadSetting, "positive whole"),
+        ({"logits": "now"}, BadSetting, "online, final"),
+        ({"seeds": []}, BadSetting, "one or more"),
+        ({"seeds": [1, 1]}, BadSetting, "differ"),
+        ({"seeds": 5}, BadSetting, "list"),
+        ({"seed": 1.5}, BadSetting, "whole numbers"),
+        ({"device": "quantum"}, BadSetting, "quantum"),
+        ({"device": "cuda:99"}, BadSetting, "cuda"),
+    ],
+)
+def test_bad_settings_are_refused_with_what_is_known(arguments, error, says):
+    with pytest.raises(error, match=says):
+        Agent(**arguments)
+
+
+def test_training_that_explodes_is_refused():
+    agent = play("1R", "clpu-der++", **TINY)
+    before = agent.digest()
+    agent._method.settings = type(agent._method.settings)(**{**vars(agent._method.settings), "lr": 1e20})
+    with pytest.raises(Diverged, match="lower lr"):
+        agent.learn("2", X, Y)
+    agent._method.settings = type(agent._method.settings)(**{**vars(agent._method.settings), "lr": 0.01})
+    assert agent.digest() == before
+
+
+def test_resnet_wants_images():
+    with pytest.raises(BadNetwork, match="images"):
+        Agent(network="resnet18", width=2).learn("1", X, Y)

@@ -1,0 +1,356 @@
+"""Each formula of the paper against an independent, obvious computation."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from clpu import Agent
+from clpu.losses import cross_entropy, distillation, squared_error, towards_uniform
+from clpu.memory import Rehearsal
+from clpu.methods.lsf import mix
+from clpu.networks.descent import Pull
+from clpu.randomness import generators
+from clpu.testing import make_task, play
+from clpu.training import Batches, Examples
+from oracle import Plain, assert_same, descend, fisher
+
+SETTINGS = {"hidden": (12, 8), "epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 0.01}
+
+
+def some(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def examples(task):
+    x, y = make_task(task)
+    labels = sorted(set(y))
+    return Examples(torch.tensor(x), torch.tensor([labels.index(v) for v in y]), tuple(labels))
+
+
+def drawn(memories, samples, sources):
+    return Rehearsal(memories, dict.fromkeys(memories, 3), samples, sources)
+
+
+def by_task(samples):
+    """The parts of the first replica's samples: task, x, y, logits."""
+    for s in samples:
+        share = s.x.shape[1] // len(s.tasks)
+        for i, task in enumerate(s.tasks):
+            rows = slice(i * share, (i + 1) * share)
+            yield task, s.x[0, rows], s.y[0, rows], None if s.logits is None else s.logits[0, rows]
+
+
+def main_of(agent):
+    return agent._method.main
+
+
+# Loss terms
+
+
+def test_cross_entropy_is_log_sum_exp_minus_the_chosen_output():
+    logits, y = some(2, 3, 4), torch.tensor([[0, 3, 1], [2, 2, 0]])
+    by_hand = sum(
+        (math.log(sum(math.exp(v) for v in logits[k, i].tolist())) - float(logits[k, i, y[k, i]])) / 3
+        for k in range(2)
+        for i in range(3)
+    )
+    assert float(cross_entropy(logits, y)) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_squared_error_is_the_mean_over_batch_and_classes():
+    a, b = some(2, 3, 4), some(2, 3, 4, seed=1)
+    by_hand = sum(((a[k] - b[k]) ** 2).sum().item() / 12 for k in range(2))
+    assert float(squared_error(a, b)) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_distillation_is_the_cross_entropy_of_softened_outputs():
+    new, old = some(2, 3, 4), some(2, 3, 4, seed=1)
+    by_hand = 0.0
+    for k in range(2):
+        for i in range(3):
+            p = np.exp(old[k, i].numpy() / 2) / np.exp(old[k, i].numpy() / 2).sum()
+            q = np.exp(new[k, i].numpy() / 2) / np.exp(new[k, i].numpy() / 2).sum()
+            by_hand -= float((p * np.log(q)).sum()) / 3
+    assert float(distillation(new, old, 2.0)) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_distillation_is_smallest_where_outputs_agree():
+    old = some(1, 5, 4)
+    assert distillation(old, old, 2.0) < distillation(old + 0.1 * some(1, 5, 4, seed=3), old, 2.0)
+
+
+def test_the_uniform_term_is_smallest_at_equal_outputs_where_it_is_log_classes():
+    assert float(towards_uniform(torch.zeros(1, 3, 4))) == pytest.approx(math.log(4))
+    assert towards_uniform(some(1, 3, 4)) > math.log(4)
+
+
+def test_der_has_two_terms():
+    agent = play("1R", "der++", alpha=0.3, beta=0.7, **SETTINGS)
+    [sample] = drawn(agent._method.memories, 8, generators([0], "t", "r")).draw()
+    outputs = some(1, 8, 3)
+    mse = ((outputs - sample.logits) ** 2).mean()
+    assert torch.isclose(
+        agent._method.replayed(sample, outputs), 0.3 * mse + 0.7 * F.cross_entropy(outputs[0], sample.y[0])
+    )
+
+
+# Descent
+
+
+def test_learning_is_plain_sgd_on_cross_entropy():
+    data = examples("1")
+    agent = play("1R", "seq", seeds=[3, 8], **SETTINGS)
+    start = agent._method.with_fresh_head(agent._method.fresh_network(None), "1", 3)
+    batches = list(Batches(data, 2, 16, generators([3, 8], "1", "order")))
+    for k in range(2):
+        losses = [lambda m, b=b: F.cross_entropy(m("1", b.x[k]), b.y[k]) for b in batches]  # noqa: B023
+        assert_same(descend(Plain(start, k), losses, 0.05, 0.01), main_of(agent), k)
+
+
+def test_a_second_task_with_der_is_sgd_on_the_papers_objective():
+    before = play("1R 2R", "der++", seed=5, **SETTINGS)
+    start = before._method.with_fresh_head(main_of(before), "3", 3)
+    after = before.copy()
+    after.learn("3", *make_task("3"))
+    rehearsal = drawn(before._method.memories, 32, generators([5], "3", "rehearsal"))
+
+    def loss(batch, samples):
+        def of(model):
+            total = F.cross_entropy(model("3", batch.x[0]), batch.y[0])
+            for task, x, y, logits in by_task(samples):
+                out = model(task, x)
+                total = total + (0.5 * F.mse_loss(out, logits) + 1.0 * F.cross_entropy(out, y)) / 2
+            return total
+
+        return of
+
+    losses = [loss(b, rehearsal.draw()) for b in Batches(examples("3"), 2, 16, generators([5], "3", "order"))]
+    expected = descend(Plain(start), losses, 0.05, 0.01)
+    # Plain SGD also decays heads that take no part in a step; none is left out here.
+    assert_same(expected, main_of(after))
+
+
+def test_a_merge_is_sgd_on_the_tasks_own_memory_and_the_mean_over_remembered_ones():
+    before = play("1R 3R 2T", "clpu-der++", seed=5, alpha=0.4, beta=0.9, **SETTINGS)
+    method = before._method
+    start = method.with_fresh_head(main_of(before), "2", 3)
+    after = before.copy()
+    after.keep("2")
+    own = drawn({"2": method.memories["2"]}, 32, generators([5], "2", "merge"))
+    others = drawn({t: method.memories[t] for t in "13"}, 32, generators([5], "2", "merge rehearsal"))
+
+    def step():
+        [mine], past = list(by_task(own.draw())), list(by_task(others.draw()))
+        assert len(mine[1]) == 32
+        assert [(p[0], len(p[1])) for p in past] == [("1", 16), ("3", 16)]
+
+        def term(model, part):
+            task, x, y, logits = part
+            return 0.4 * F.mse_loss(model(task, x), logits) + 0.9 * F.cross_entropy(model(task, x), y)
+
+        return lambda model: term(model, mine) + (term(model, past[0]) + term(model, past[1])) / 2
+
+    steps = before._method.ledger["2"].steps
+    assert steps == 2 * 3
+    assert_same(descend(Plain(start), [step() for _ in range(steps)], 0.05, 0.01), main_of(after))
+    assert "2" not in after._method.isolated
+    assert after.tasks["2"] == "R"
+
+
+def test_forgetting_with_er_is_sgd_on_the_memories_that_remain():
+    before = play("1R 2T 3R", "er", seed=5, **SETTINGS)
+    after = before.copy()
+    after.forget("2")
+    left = {t: before._method.memories[t] for t in "13"}
+    rehearsal = drawn(left, 32, generators([5], "2", "forget"))
+
+    def loss(samples):
+        return lambda model: sum(F.cross_entropy(model(task, x), y) for task, x, y, _ in by_task(samples)) / 2
+
+    start = Plain(main_of(before).without_head("2"))
+    expected = descend(start, [loss(rehearsal.draw()) for _ in range(6)], 0.05, 0.01)
+    assert_same(expected, main_of(after).without_head("2"))
+
+
+def test_the_memory_holds_the_logits_that_each_example_had_when_it_was_seen_or_has_in_the_end():
+    online = play("1R", "der++", memory=1000, logits="online", **SETTINGS)._method
+    final = play("1R", "der++", memory=1000, logits="final", **SETTINGS)._method
+    start = online.with_fresh_head(online.fresh_network(None), "1", 3)
+    first = next(iter(Batches(examples("1"), 2, 16, generators([0], "1", "order"))))
+    memory = online.memories["1"]
+    assert torch.equal(memory.x[:, :16], first.x)  # the reservoir is larger than the data, so it keeps their order
+    assert torch.allclose(memory.logits[0, :16], Plain(start)("1", first.x[0]), atol=1e-5)
+    memory = final.memories["1"]
+    assert torch.allclose(memory.logits[0], Plain(final.main)("1", memory.x[0]), atol=1e-5)
+    assert not torch.allclose(memory.logits, online.memories["1"].logits, atol=1e-3)
+
+
+def test_a_temporary_network_starts_from_the_main_one_or_from_scratch():
+    for name, start_of in [
+        ("clpu-der++", lambda m: m.main.body),
+        ("clpu-der++-scratch", lambda m: m.fresh_network("2").body),
+    ]:
+        before = play("1R", name, seed=5, **SETTINGS)
+        method = before._method
+        head = method.blueprint.head(8, 3, [5], "2")
+        start = Plain(type(method.main)(start_of(method), {"2": head}, method.main.pixels))
+        after = before.copy()
+        after.learn("2", *make_task("2"), temporary=True)
+        batches = Batches(examples("2"), 2, 16, generators([5], "2", "order"))
+        losses = [lambda m, b=b: F.cross_entropy(m("2", b.x[0]), b.y[0]) for b in batches]
+        assert_same(descend(start, losses, 0.05, 0.01), after._method.isolated["2"])
+        assert after._method.main is before._method.state.main
+
+
+# EWC, LwF, LSF
+
+
+def test_the_fisher_is_the_per_example_mean():
+    agent = play("1R", "ewc", seeds=[2, 9], **SETTINGS)
+    data = examples("1")
+    for k in range(2):
+        expected = fisher(Plain(main_of(agent), k), "1", data.x, data.y)
+        extras = agent._method.extras["1"]
+        got = []
+        for i in range(2):
+            got += [extras[f"fisher/{i}.weight"][k].T, extras[f"fisher/{i}.bias"][k, 0]]
+        for e, g in zip(expected, got):
+            assert torch.allclose(e, g, rtol=1e-3, atol=1e-9)
+        assert sum(float(e.sum()) for e in expected) > 0
+
+
+def test_ewc_descends_on_cross_entropy_plus_the_penalty_of_every_past_task():
+    before = play("1R 2R", "ewc", seed=5, strength=30.0, **SETTINGS)
+    start = Plain(before._method.with_fresh_head(main_of(before), "3", 3))
+    after = before.copy()
+    after.learn("3", *make_task("3"))
+
+    def stored(task, kind):
+        extras = before._method.extras[task]
+        for i in range(2):
+            yield extras[f"{kind}/{i}.weight"][0].T
+            yield extras[f"{kind}/{i}.bias"][0, 0]
+
+    def penalty(model):
+        return 30.0 * sum(
+            (f * (p - a) ** 2).sum()
+            for task in "12"
+            for f, a, p in zip(stored(task, "fisher"), stored(task, "anchor"), model.body.parameters())
+        )
+
+    batches = Batches(examples("3"), 2, 16, generators([5], "3", "order"))
+    losses = [lambda m, b=b: F.cross_entropy(m("3", b.x[0]), b.y[0]) + penalty(m) for b in batches]
+    del start.heads["1"], start.heads["2"]
+    assert_same(descend(start, losses, 0.05, 0.01), main_of(after).without_head("1").without_head("2"))
+
+
+def test_no_past_task_means_no_pull():
+    assert Pull.towards(100.0, []) is None
+
+
+def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
+    before = play("1R 2R", "lwf", seed=5, **SETTINGS)
+    old = Plain(main_of(before))
+    start = Plain(before._method.with_fresh_head(main_of(before), "3", 3))
+    after = before.copy()
+    after.learn("3", *make_task("3"))
+    warm = Batches(examples("3"), 2, 16, generators([5], "3", "warm-up order"))
+    optimiser = torch.optim.SGD(start.heads["3"].parameters(), lr=0.05, weight_decay=0.01)
+    for b in warm:
+        optimiser.zero_grad()
+        F.cross_entropy(start("3", b.x[0]), b.y[0]).backward()
+        optimiser.step()
+
+    def loss(b):
+        def of(model):
+            total = F.cross_entropy(model("3", b.x[0]), b.y[0])
+            for t in "12":
+                p = F.softmax(old(t, b.x[0]).detach() / 2, -1)
+                total = total - (p * F.log_softmax(model(t, b.x[0]) / 2, -1)).sum(-1).mean() / 2
+            return total
+
+        return of
+
+    start.zero_grad()
+    batches = Batches(examples("3"), 2, 16, generators([5], "3", "order"))
+    assert_same(descend(start, [loss(b) for b in batches], 0.05, 0.01), main_of(after))
+
+
+def test_mixing_is_a_weighted_sum_of_each_input_and_its_classs_code():
+    x, codes, y, share = some(2, 3, 5), some(2, 4, 5, seed=1), torch.tensor([[0, 3, 1], [2, 2, 0]]), torch.rand(2, 3)
+    mixed = mix(x, codes, y, share)
+    for k in range(2):
+        for i in range(3):
+            expected = share[k, i] * x[k, i] + (1 - share[k, i]) * codes[k, y[k, i]]
+            assert torch.allclose(mixed[k, i], expected)
+
+
+def test_lsf_forgets_by_training_on_the_codes_that_are_retained():
+    before = play("1R 2T 3R", "lsf", seed=5, strength=0.0, **SETTINGS)
+    after = before.copy()
+    after.forget("2")
+    codes = {t: before._method.extras[t]["codes"][0] for t in "13"}
+
+    def loss(model):
+        return 10 * sum(F.cross_entropy(model(t, c), torch.arange(3)) for t, c in codes.items()) / 2
+
+    start = Plain(main_of(before).without_head("2"))
+    assert_same(descend(start, [loss] * 6, 0.05, 0.01), main_of(after).without_head("2"))
+    assert set(after._method.extras) == {"1", "3"}
+
+
+def test_lsf_learns_on_plain_and_mixed_inputs_codes_and_distillation():
+    before = play("1R", "lsf", seed=5, strength=0.0, **SETTINGS)
+    warmed = Plain(before._method.warmed_up("2", examples("2")))
+    old = Plain(main_of(before))
+    after = before.copy()
+    after.learn("2", *make_task("2"))
+    codes, past = after._method.extras["2"]["codes"], before._method.extras["1"]["codes"]
+    [mixing] = generators([5], "2", "mixing")
+
+    def loss(b, share):
+        def of(model):
+            mixed = share.unsqueeze(1) * b.x[0] + (1 - share.unsqueeze(1)) * codes[0][b.y[0]]
+            new = F.cross_entropy(model("2", torch.cat([b.x[0], mixed])), torch.cat([b.y[0], b.y[0]]))
+            p = F.softmax(old("1", b.x[0]).detach() / 2, -1)
+            distilled = -(p * F.log_softmax(model("1", b.x[0]) / 2, -1)).sum(-1).mean()
+            return new + distilled + 10 * F.cross_entropy(model("1", past[0]), torch.arange(3))
+
+        return of
+
+    batches = Batches(examples("2"), 2, 16, generators([5], "2", "order"))
+    losses = [loss(b, torch.rand(b.x.shape[1], generator=mixing)) for b in batches]
+    assert_same(descend(warmed, losses, 0.05, 0.01), main_of(after))
+
+
+def test_er_can_pull_the_forgotten_task_to_uniform():
+    agent = play("1R 2T", "er", uniform=True, **{**SETTINGS, "epochs": 20})
+    x = make_task("2")[0]
+
+    def distance(a):
+        log_p = F.log_softmax(main_of(a).evaluate(main_of(a).heads["2"], torch.tensor(x)), -1)
+        return float(-log_p.mean() - math.log(3))
+
+    after = agent.copy()
+    after.forget("2")
+    assert distance(after) < 0.25 * distance(agent)
+
+
+def test_settings_default_to_the_papers():
+    defaults = Agent("der++").settings
+    expected = {"epochs": 10, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0005, "memory": 200, "rehearsed": 32}
+    assert expected.items() <= defaults.items()
+    assert {
+        "alpha": 0.5,
+        "beta": 1.0,
+        "logits": "online",
+        "uniform": False,
+        "hidden": (100, 100),
+    }.items() <= defaults.items()
+    assert Agent("ewc").settings["strength"] == 100.0
+    assert Agent("lwf").settings["temperature"] == 2.0
+    assert Agent("lsf").settings["mnemonic"] == 10.0
+    assert Agent(network="resnet18").settings["width"] == 64

@@ -1,0 +1,199 @@
+"""Networks with a replica axis against ordinary modules."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+from clpu.networks.blueprint import Blueprint, Inputs
+from clpu.networks.descent import Descent, Pull
+from clpu.networks.looped import Looped
+from clpu.networks.resnet import ResNet18
+from clpu.randomness import generators
+
+CPU = torch.device("cpu")
+
+
+def some(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def resnet(seeds=(0, 1), width=2, shape=(3, 8, 8)):
+    blueprint = Blueprint("resnet18", {"width": width}, CPU)
+    network = blueprint.network(Inputs(shape), seeds)
+    return network.with_head("1", blueprint.head(network.body.features, 3, seeds, "1"))
+
+
+def ordinary(network, k, channels=3, width=2):
+    module = ResNet18(channels, width)
+    module.load_state_dict(network.body.replica_tensors[k])
+    return module
+
+
+def test_resnet18_has_the_usual_number_of_parameters():
+    with torch.device("meta"):
+        count = sum(p.numel() for p in ResNet18(3, 64).parameters())
+    assert count == 11_168_832  # torchvision's resnet18 with a 3×3 stem and without its last layer
+    assert sum(1 for m in ResNet18(3, 2).modules() if isinstance(m, nn.Conv2d)) == 20
+
+
+def test_building_a_resnet_draws_nothing_from_the_global_generator():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    resnet()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_fresh_resnet_starts_as_torch_would_start_it():
+    body = resnet(width=16).body
+    tensors = body.tensors()
+    weight = tensors["blocks.3.conv2.weight"]
+    bound = (1 / (weight.shape[2] * 9)) ** 0.5
+    assert 0.9 * bound < float(weight.abs().max()) <= bound
+    assert (tensors["norm.weight"] == 1).all()
+    assert (tensors["norm.bias"] == 0).all()
+    assert (tensors["norm.running_var"] == 1).all()
+    assert not torch.equal(weight[0], weight[1])
+
+
+def test_training_a_looped_network_is_plain_sgd_with_batchnorm_statistics():
+    network = resnet()
+    x, y = some(4, 2, 6, 3, 8, 8), torch.randint(0, 3, (4, 2, 6), generator=torch.Generator().manual_seed(0))
+    learner = network.trainable(Descent(0.05, 0.01))
+    for step in range(4):
+        logits = learner.logits(("1", x[step]))[0]
+        learner.descend(sum(F.cross_entropy(logits[k], y[step, k]) for k in range(2)))
+    for k in range(2):
+        module, head = ordinary(network, k), nn.Linear(16, 3)
+        head.weight.data, head.bias.data = network.heads["1"].weight[k].T.clone(), network.heads["1"].bias[k, 0].clone()
+        optimiser = torch.optim.SGD([*module.parameters(), *head.parameters()], lr=0.05, weight_decay=0.01)
+        module.train()
+        for step in range(4):
+            optimiser.zero_grad()
+            F.cross_entropy(head(module(x[step, k])), y[step, k]).backward()
+            optimiser.step()
+        for name, value in module.state_dict().items():
+            assert torch.allclose(value.double(), learner.body.replica_tensors[k][name].double(), atol=1e-4), name
+    assert int(learner.body.replica_tensors[0]["norm.num_batches_tracked"]) == 4
+    assert int(network.body.replica_tensors[0]["norm.num_batches_tracked"]) == 0
+
+
+def test_evaluation_uses_batchnorm_statistics_and_changes_none():
+    network = resnet()
+    x = some(5, 3, 8, 8)
+    before = {n: t.clone() for n, t in network.body.tensors().items()}
+    outputs = network.evaluate(network.heads["1"], x)
+    for k in range(2):
+        module = ordinary(network, k).eval()
+        expected = module(x) @ network.heads["1"].weight[k] + network.heads["1"].bias[k]
+        assert torch.allclose(outputs[k], expected, atol=1e-5)
+    assert all(torch.equal(t, before[n]) for n, t in network.body.tensors().items())
+
+
+def test_the_pull_of_a_looped_network_is_the_gradient_of_the_penalty():
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    body = Looped.of(module, 2, 5, CPU).trainable()
+    fisher = {n: t.abs() + 0.1 for n, t in Looped.of(nn.Sequential(nn.Linear(4, 5)), 2, 5, CPU).tensors().items()}
+    anchor = {n: t + 0.5 for n, t in body.tensors().items()}
+    start = copy.deepcopy(body.replica_tensors)
+    x = some(2, 3, 4)
+    body.forward(x, Descent(0.1)).square().sum().backward()
+    body.descend(Descent(0.1, 0.02, Pull.towards(3.0, [(fisher, anchor), (fisher, anchor)])))
+    for k in range(2):
+        theta = {n: t.detach().clone().requires_grad_() for n, t in start[k].items()}
+        loss = functional_call(module, theta, (x[k],)).square().sum()
+        loss = loss + 2 * 3.0 * sum((fisher[n][k] * (t - anchor[n][k]) ** 2).sum() for n, t in theta.items())
+        loss.backward()
+        for name, t in theta.items():
+            expected = t - 0.1 * (t.grad + 0.02 * t)
+            assert torch.allclose(expected, body.replica_tensors[k][name], atol=1e-6)
+
+
+class Unbatchable(nn.Module):
+    """A module that vmap refuses: its course depends on its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.linear(x) if float(x.sum()) > 0 else torch.tanh(self.linear(x))
+
+
+@pytest.mark.parametrize("module", [nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh()), Unbatchable()])
+def test_the_fisher_of_a_looped_network_is_the_per_example_sum(module):
+    blueprint = Blueprint(module, {}, CPU)
+    network = blueprint.network(Inputs((4,)), [0])
+    head = blueprint.head(5, 3, [0], "1")
+    x, y = some(7, 4), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    got = network.with_head("1", head).fisher("1", x, y, rows=3)
+    reference = copy.deepcopy(module).eval()
+    expected = {n: torch.zeros_like(p) for n, p in reference.named_parameters()}
+    for i in range(7):
+        reference.zero_grad()
+        log_p = F.log_softmax(reference(x[i : i + 1]) @ head.weight[0] + head.bias[0], -1)[0, y[i]]
+        log_p.backward()
+        for n, p in reference.named_parameters():
+            expected[n] += log_p.exp().detach() * p.grad**2 / 7
+    for name, value in expected.items():
+        assert torch.allclose(got[name][0], value, rtol=1e-4, atol=1e-8), name
+
+
+def test_inputs_of_several_parts_go_through_the_body_once():
+    network = resnet(seeds=(0,))
+    network = network.with_head("2", Blueprint("mlp", {}, CPU).head(16, 4, [0], "2")).trainable(Descent(0.1))
+    sizes = []
+    forward = network.body.forward
+    network.body.forward = lambda x, descent=None: (sizes.append(x.shape[1]), forward(x, descent))[1]
+    x, other = some(1, 5, 3, 8, 8), some(1, 2, 3, 8, 8)
+    outputs = network.logits(("1", x), ("2", x), ("2", other))
+    assert sizes == [7]
+    assert [tuple(o.shape) for o in outputs] == [(1, 5, 3), (1, 5, 4), (1, 2, 4)]
+
+
+def test_a_second_call_in_one_step_is_refused_because_it_would_train_on_changed_weights():
+    network = Blueprint("mlp", {}, CPU).network(Inputs((4,)), [0])
+    network = network.with_head("1", Blueprint("mlp", {}, CPU).head(100, 3, [0], "1")).trainable(Descent(0.1))
+    x = some(1, 5, 4)
+    first = network.logits(("1", x))[0]
+    with pytest.raises(RuntimeError, match="one call"):
+        network.logits(("1", x))
+    with torch.no_grad():
+        network.logits(("1", x))
+    network.descend(first.sum())
+    network.logits(("1", x))
+
+
+def test_only_the_head_moves_in_a_head_only_descent():
+    network = resnet(seeds=(0,))
+    learner = network.trainable(Descent(0.1, 0.01, head_only=True))
+    learner.descend(learner.logits(("1", some(1, 5, 3, 8, 8)))[0].square().sum())
+    assert all(torch.equal(a, b) for a, b in zip(network.body.tensors().values(), learner.body.tensors().values()))
+    assert not torch.equal(network.heads["1"].weight, learner.heads["1"].weight)
+
+
+def test_heads_and_bodies_are_drawn_for_seed_and_task_alone():
+    blueprint = Blueprint("mlp", {}, CPU)
+    one, two = blueprint.head(8, 3, [4, 5], "t"), blueprint.head(8, 3, [5], "t")
+    assert torch.equal(one.weight[1:], two.weight)
+    assert not torch.equal(one.weight[:1], two.weight)
+    assert not torch.equal(blueprint.head(8, 3, [5], "u").weight, two.weight)
+    a, b = blueprint.body(Inputs((3,)), [1], "t"), blueprint.body(Inputs((3,)), [1], "t")
+    assert all(torch.equal(x, y) for x, y in zip(a.tensors().values(), b.tensors().values()))
+
+
+def test_generators_of_different_seed_task_or_purpose_are_different():
+    keys = [
+        (0, "1", "a"),
+        (1, "1", "a"),
+        (0, "2", "a"),
+        (0, "1", "b"),
+        (0, None, "a"),
+        (0, "None", "a"),
+        (-1, "1", "a"),
+    ]
+    draws = {tuple(torch.rand(4, generator=generators([s], t, p)[0]).tolist()) for s, t, p in keys}
+    assert len(draws) == len(keys)
