@@ -50,7 +50,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
 	@echo "installing clpu"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,store]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
