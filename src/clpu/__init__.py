@@ -77,8 +77,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "data":
-        return import_module("clpu.data")
+    if name in ("audit", "data", "store"):
+        return import_module(f"clpu.{name}")
+    if name == "open":
+        return import_module("clpu.store").open
     if name in _LATER:
         return getattr(import_module(f"clpu.{_LATER[name]}"), name)
     raise AttributeError(f"module 'clpu' has no attribute {name!r}")
