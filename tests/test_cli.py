@@ -15,7 +15,7 @@ def clpu(*arguments):
 def test_help_names_every_command_and_imports_no_torch():
     shown = clpu("--help")
     assert shown.returncode == 0
-    for command in ("demo", "methods", "data"):
+    for command in ("demo", "methods", "data", "audit"):
         assert command in shown.stdout
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import clpu.cli"], capture_output=True, text=True, timeout=60

@@ -55,6 +55,7 @@ def methods() -> None:
 
 
 def _add_commands() -> None:
+    from clpu.audit.cli import add_commands as add_audit
     from clpu.bench.cli import add_commands as add_bench
     from clpu.data.cli import app as data
     from clpu.report.cli import add_commands as add_report
@@ -62,6 +63,7 @@ def _add_commands() -> None:
 
     add_bench(app)
     add_report(app)
+    add_audit(app)
     add_store(app)
     app.add_typer(data, name="data")
 

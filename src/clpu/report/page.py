@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib import resources
 
-from clpu import __version__
 from clpu.metrics import irr_resolution
 from clpu.report import curves, names, pareto, strips
 from clpu.report.grids import comparison_table, main_table, more_table, request_tables
+from clpu.report.html import document, figure, key, request_list
 from clpu.report.recipes import differences, recipe_section
 from clpu.report.summary import Row
-from clpu.report.svg import Canvas
 from clpu.report.tables import Group, caveats
-from clpu.requests import Instruction, Stream
+from clpu.requests import Stream
 from clpu.results import Run
 
 _WIDE, _NARROW = 1060.0, 358.0
@@ -27,18 +25,7 @@ def page(groups: Sequence[Group]) -> str:
     several = len(groups) > 1
     body = [f"<h1>{escape(title)}</h1>", _comparison(groups) if several else ""]
     body += [_run(run, rows, number if several else 0) for number, (run, rows) in enumerate(groups, 1)]
-    style = resources.files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
-    # The policy makes sure of it: nothing is loaded from anywhere, and no script runs.
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in body if part)
-        + f"\n<footer>Made by clpu {escape(__version__)}. The paper: Liu, Liu, Stone, <i>Continual Learning and "
-        "Private Unlearning</i>, CoLLAs 2022.</footer>\n</main>\n</body>\n</html>\n"
-    )
+    return document(title, body)
 
 
 def _comparison(groups: Sequence[Group]) -> str:
@@ -59,7 +46,7 @@ def _run(run: Run, rows: Sequence[Row], number: int) -> str:
     lead = f"Run <b>{escape(run.name)}</b>, profile {escape(recipe.profile)}, {seeds}"
     lead += f", {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
     heading = f'<h2 id="run-{number}">{escape(names.stream(recipe.stream))}</h2>' if number else ""
-    parts = [heading, f'<p class="lead">{lead}.</p>', _requests(Stream(recipe.requests))]
+    parts = [heading, f'<p class="lead">{lead}.</p>', request_list(Stream(recipe.requests))]
     if not rows:
         return "\n".join([*parts, '<p class="note">No method has finished yet.</p>', recipe_section(run)])
     parts += [_findings(rows), "<h3>The table</h3>", main_table(rows)]
@@ -72,16 +59,6 @@ def _run(run: Run, rows: Sequence[Row], number: int) -> str:
         parts += [_forgotten(run, rows)]
     parts += ["<h3>Transfer and cost</h3>", more_table(rows), request_tables(run, rows), recipe_section(run)]
     return "\n".join(part for part in parts if part)
-
-
-def _requests(stream: Stream) -> str:
-    words = {"R": "remember", "T": "learn temporarily", "F": "forget"}
-    items = "".join(
-        f"<li{' class=forget' if request.instruction is Instruction.FORGET else ''} "
-        f'title="{escape(words[request.instruction.value])} task {escape(request.task)}">{escape(str(request))}</li>'
-        for request in stream
-    )
-    return f'<ol class="requests" aria-label="Requests">{items}</ol>'
 
 
 def _findings(rows: Sequence[Row]) -> str:
@@ -124,36 +101,27 @@ def _accuracies(run: Run, rows: Sequence[Row]) -> str:
         f"<div><h4>{escape(names.method(result.method))}</h4>{curves.accuracy_panel(result, chance, low)}</div>"
         for result in results
     )
-    key = [(f"curve {curves.task_style(i)}", f"task {task}") for i, task in enumerate(results[0].tasks)]
-    key += [("gone", "✕ forgotten; dotted: what is left of it"), ("chance", "chance")]
+    styles = [(f"curve {curves.task_style(i)}", f"task {task}") for i, task in enumerate(results[0].tasks)]
+    styles += [("gone", "✕ forgotten; dotted: what is left of it"), ("chance", "chance")]
     return (
-        f"<h3>Accuracy over the requests</h3>\n{_key(key)}\n"
+        f"<h3>Accuracy over the requests</h3>\n{key(styles)}\n"
         f'<figure><div class="panels">{panels}</div><figcaption>Test accuracy in percent after each request, mean over '
         "seeds; the band is one standard deviation. A line begins when its task is learned and ends with ✕ when it is "
         "forgotten; the ✕ lies where the accuracy is right after.</figcaption></figure>"
     )
 
 
-def _key(entries: Sequence[tuple[str, str]]) -> str:
-    items = "".join(
-        f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" y1="6" x2="25" y2="6" class="{style}"/></svg>'
-        f"{escape(text)}</li>"
-        for style, text in entries
-    )
-    return f'<ul class="key">{items}</ul>'
-
-
 def _distances(rows: Sequence[Row]) -> str:
     return (
         "<h3>Can forgetting be seen?</h3>\n<p>Each dot is a pair of runs. If runs that forgot differ from runs that "
         "never learned no more than the latter differ among themselves, the two rows of dots overlap.</p>\n"
-        + _key(
+        + key(
             [
                 ("mean inner", "IJSD: two runs that never learned the task"),
                 ("mean across", "AJSD: one that forgot it, one that never learned it"),
             ]
         )
-        + _figure(
+        + figure(
             lambda width: [strips.distances(rows, width)],
             "By definition: outputs on the forgotten task, mean over the forgets. The shaded range ends at the largest "
             "in-group distance; IRR is the share of across-group distances inside it. Upright ticks are means.",
@@ -162,7 +130,7 @@ def _distances(rows: Sequence[Row]) -> str:
 
 
 def _pareto(rows: Sequence[Row]) -> str:
-    return "<h3>Knowledge, space and privacy</h3>\n" + _figure(
+    return "<h3>Knowledge, space and privacy</h3>\n" + figure(
         lambda width: pareto.panels(rows, width if width < strips.NARROW else 520),
         "Filled: no other method is at least as good in accuracy, bytes kept and JS-ratio at once and better in one. "
         "Bytes are those of one agent, the most it kept after any request. Whiskers: 95 % bootstrap over seeds.",
@@ -175,20 +143,11 @@ def _forgotten(run: Run, rows: Sequence[Row]) -> str:
     gone = list(dict.fromkeys(item.task for row in rows for item in row.forgotten))
     return (
         "<h3>What is still known of the forgotten tasks</h3>\n"
-        + _key([(f"curve {curves.task_style(tasks.index(task))}", f"task {task}") for task in gone])
-        + _figure(
+        + key([(f"curve {curves.task_style(tasks.index(task))}", f"task {task}") for task in gone])
+        + figure(
             lambda width: [strips.forgotten(rows, tasks, width)],
             "Accuracy on a forgotten task right after its forget, a dot a seed; the diamond is the mean of runs that "
             "never learned it, and the honest target. Above it the agent still knows the task; below it, it avoids the "
             "right answers, which shows just as well.",
         )
     )
-
-
-def _figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> str:
-    """A figure drawn twice, for wide and narrow screens, so that its text keeps its size."""
-    both = ""
-    for screen, width in (("wide", _WIDE), ("narrow", _NARROW)):
-        drawings = "".join(f"<div>{canvas}</div>" for canvas in draw(width))
-        both += f'<div class="{screen}"><div class="{style}">{drawings}</div></div>'
-    return f"<figure>{both}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -1,0 +1,156 @@
+"""The audit for a method and tasks of one's own, in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import clpu
+from clpu.agent import Agent, Progress
+from clpu.audit import run as auditing
+from clpu.audit.findings import Findings
+from clpu.audit.plan import Design, Plan, probes
+from clpu.audit.probes import Probe, perform, save
+from clpu.audit.verdict import Verdict, verdict
+from clpu.bench.engine import Event
+from clpu.bench.pieces import TaskData
+from clpu.errors import BadData, BadRun, BadSetting
+from clpu.inputs import read_inputs, read_labels
+from clpu.methods import METHODS, Method
+from clpu.recipe import DataUsed, Recipe
+from clpu.requests import Stream
+
+
+@dataclass(frozen=True)
+class Audited:
+    """The outcome: `verdict` and `findings`; as text, `to_json()` or `page()`."""
+
+    recipe: Recipe
+    findings: Findings
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for `json.dump`."""
+        return {"recipe": self.recipe.to_json(), "findings": self.findings.to_json(), "verdict": vars(self.verdict)}
+
+    def page(self) -> str:
+        """A self-contained HTML page."""
+        from clpu.audit.page import page
+
+        return page(auditing.Audit(self.findings.method, self.recipe, {self.findings.method: self.findings}))
+
+    def __str__(self) -> str:
+        return f"{self.findings.method}: {self.verdict.title}. {self.verdict.words}"
+
+
+def audit(
+    method: str | type[Method],
+    tasks: Mapping[str, Sequence[Any]] | Sequence[Any],
+    requests: str | Stream = "clpu-2022",
+    *,
+    network: str | nn.Module = "mlp",
+    runs: int = 32,
+    pairs: int = 2,
+    error_rate: float = 0.01,
+    device: str = "cpu",
+    folder: Path | str | None = None,
+    progress: Callable[[Event], None] = lambda event: None,
+    **settings: Any,
+) -> Audited:
+    """Does a task that this method forgot leave a trace?
+
+    `tasks` is what `clpu.data.tasks` gives, or a mapping from names to (train_x, train_y, test_x, test_y); without
+    test data (train_x, train_y) the training examples are looked at. `runs` agents a group are trained on `requests`
+    and on its counterfactuals. With `folder`, an audit that was stopped goes on. Further keyword arguments are
+    settings of training, method and network, as for `clpu.Agent`.
+
+    >>> from clpu.testing import make_task
+    >>> tasks = {name: make_task(name) for name in ("1", "2")}
+    >>> print(audit("clpu-der++", tasks, "1R 2T 2F", runs=4, epochs=1, hidden=(8,)).verdict.title)
+    exact (proved bitwise)
+    """
+    own = isinstance(network, nn.Module)
+    data = [_task(name, arrays, tokens=own) for name, arrays in _named(tasks)]
+    asked = requests if isinstance(requests, Stream) else Stream(requests)
+    unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
+    if unknown:
+        raise BadSetting(f"the tasks are {', '.join(d.name for d in data)}; the requests name {', '.join(unknown)} too")
+    agent = Agent(method, network, device=device, **settings)
+    kind = network if isinstance(network, str) else "module"
+    design = Design(runs=runs, pairs=pairs, error_rate=error_rate)
+    made = list(probes(agent.method, asked, data, design, kind, agent.settings, device))
+    recipe = Recipe(
+        stream="own tasks",
+        requests=str(asked),
+        profile="own",
+        methods=(agent.method,),
+        seeds=tuple(range(runs)),
+        counterfactual_seeds=_never_seeds(made),
+        settings={agent.method: agent.settings},
+        network={"name": kind},
+        data=DataUsed(
+            "own tasks", "", len(data), len(data[0].train_y), len(data[0].test_y), tuple(len(d.classes) for d in data)
+        ),
+        versions={"clpu": clpu.__version__, "torch": torch.__version__},
+    )
+    plan = Plan(recipe, design, data, {agent.method: made})
+    chosen = METHODS[method] if isinstance(method, str) else method
+    work = partial(_work, chosen, network if isinstance(network, nn.Module) else None)
+    if folder is not None:
+        return _audited(plan, chosen, Path(folder), work, progress)
+    with tempfile.TemporaryDirectory() as scratch:
+        return _audited(plan, chosen, Path(scratch), work, progress)
+
+
+def _never_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
+    """The seeds of the counterfactual runs."""
+    return tuple(sorted({seed for probe in made if probe.group.startswith("never") for seed in probe.seeds}))
+
+
+def _audited(plan: Plan, method: type[Method], folder: Path, work: Any, progress: Callable[[Event], None]) -> Audited:
+    failures = auditing.run(plan, folder, 1, progress, work, promised={method.name: method.exact})
+    if failures:
+        name, reason = next(iter(failures.items()))
+        raise BadRun(f"{len(failures)} pieces of the audit failed; the first, {name}: {reason.strip()}")
+    made = auditing.read_audit(folder)
+    return Audited(made.recipe, made.findings[method.name])
+
+
+def _work(
+    method: type[Method],
+    network: nn.Module | None,
+    probe: Probe,
+    data: Sequence[TaskData],
+    path: Path,
+    progress: Callable[[int, Progress | None], None],
+) -> None:
+    save(path, probe, perform(probe, data, progress, method, network))
+
+
+def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
+    if isinstance(tasks, Mapping):
+        return [(str(name), arrays) for name, arrays in tasks.items()]
+    return [(task.name, (task.train.x, task.train.y, task.test.x, task.test.y)) for task in tasks]
+
+
+def _task(name: str, arrays: Sequence[Any], tokens: bool = False) -> TaskData:
+    """A task's data as the agent would read them; only a module of one's own takes whole numbers as they are."""
+    if len(arrays) not in (2, 4):
+        raise BadData(f"task {name!r} needs (train_x, train_y, test_x, test_y) or (train_x, train_y)")
+    cpu = torch.device("cpu")
+    x, test_x = read_inputs(arrays[0], None, tokens, cpu), read_inputs(arrays[-2], None, tokens, cpu)
+    y, test_y = read_labels(arrays[1], len(x)), read_labels(arrays[-1], len(test_x))
+    classes = tuple(y.unique().tolist())
+    if not set(test_y.tolist()) <= set(classes):
+        raise BadData(f"task {name!r} has test labels that do not occur in its training data")
+    return TaskData(name, x, y, test_x, test_y, classes)

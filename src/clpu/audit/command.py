@@ -1,0 +1,87 @@
+"""What `clpu audit` does: plan, say what it costs, run with progress, tell the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from clpu import jsonfile
+from clpu.audit import run as auditing
+from clpu.audit.page import page
+from clpu.audit.plan import DESIGNS, estimate
+from clpu.audit.tables import markdown, show
+from clpu.audit.verdict import verdict
+from clpu.bench import run as benchmark
+from clpu.bench.display import Display, duration
+from clpu.bench.profiles import profile as named_profile
+from clpu.bench.profiles import with_overrides
+from clpu.errors import BadSetting
+
+
+def audit(
+    stream: str,
+    profile: str,
+    methods: Sequence[str],
+    requests: str,
+    runs: int | None,
+    folder: Path,
+    workers: int | None,
+    overrides: Sequence[str],
+    error_rate: float,
+    device: str,
+    quiet: bool,
+) -> int:
+    """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
+    if workers is not None and workers < 1:
+        raise BadSetting(f"--workers must be at least 1, got {workers}")
+    console = Console(stderr=True, highlight=False)
+    chosen = benchmark.check_methods(methods)
+    base = named_profile(stream, profile)
+    known = {method: list(benchmark.known_settings(method, base.network)) for method in chosen}
+    design = replace(DESIGNS[profile], error_rate=error_rate)
+    design = design if runs is None else replace(design, runs=runs)
+    sized = with_overrides(base, overrides, known)
+    plan = auditing.plan(stream, sized, chosen, design, requests, device, benchmark.command_line())
+    left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
+    processes = workers or benchmark.cores()
+    if left and not quiet:
+        agents = sum(len(probe.seeds) for probe in left)
+        there = f" ({plan.agents - agents:,} of {plan.agents:,} are done)" if agents < plan.agents else ""
+        time = duration(estimate(plan, left, processes))
+        console.print(
+            f"{stream}, {profile}: {agents:,} agents to train{there}, {design.runs} a group and method; "
+            f"about {time} with {processes} process{'es' * (processes != 1)}. Folder: {folder}",
+            soft_wrap=True,
+        )
+    try:
+        with Display(left, console, quiet) as display:
+            failures = auditing.run(plan, folder, processes, display)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
+        return 130
+    made = auditing.read_audit(folder)
+    if made.findings:
+        written = write(made, folder)
+        show(made)
+        if not quiet:
+            took = duration(made.recipe.seconds or 0)
+            console.print(f"{took}; wrote {', '.join(map(str, written))}", soft_wrap=True)
+    if failures:
+        console.print(f"[bold red]{len(failures)} pieces failed[/]; the same command tries them again.")
+        for name, reason in failures.items():
+            console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def write(made: auditing.Audit, folder: Path) -> list[Path]:
+    """Write `verdicts.json`, `table.md` and `audit.html` about an audit into its folder."""
+    verdicts = {method: {**vars(v), "title": v.title} for method, f in made.findings.items() for v in [verdict(f)]}
+    return [
+        jsonfile.write(folder / "verdicts.json", verdicts),
+        jsonfile.write_text(folder / "table.md", markdown(made)),
+        jsonfile.write_text(folder / "audit.html", page(made)),
+    ]

@@ -1,0 +1,174 @@
+"""What an auditor sees of a group of runs after a forget, and how: outputs, features, and what relearning shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clpu.agent import Agent
+from clpu.bench.pieces import TaskData
+from clpu.inputs import describe
+from clpu.losses import cross_entropy
+from clpu.methods import Method
+from clpu.networks.descent import Descent
+from clpu.networks.network import Network
+from clpu.randomness import generators
+from clpu.training import Batch, Batches, Examples, fit
+
+Array = NDArray[np.float32]
+
+#: The name under which a later task is learned to see whether a forgotten one comes back.
+LATER = "a later task"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is looked at: test images, training examples attacked, and the steps and stops of relearning."""
+
+    images: int
+    members: int
+    steps: int
+    stops: int
+
+    def marks(self) -> list[int]:
+        """The steps after which relearning stops to measure, 0 included.
+
+        >>> Sizes(10, 10, 48, 4).marks()
+        [0, 12, 24, 36, 48]
+        """
+        return [round(self.steps * i / self.stops) for i in range(self.stops + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """One group of K runs, about one forgotten task.
+
+    outputs     (K, images, classes)         log-probabilities on the task's test images
+    others      (K, images, classes · alive) log-probabilities of the tasks alive on the same images, or no columns
+    features    (K, images, features)        what the network that answers for the task makes of these images
+    confidence  (K, members)                 log p/(1-p) of the right class on the task's training examples
+    accuracy    (K,)                         on the test images, right after the forget
+    relearning  (K, stops + 1)               test accuracy while the task is learned again by plain SGD
+    relapse     (K,)                         test accuracy after another task was learned
+    """
+
+    outputs: Array
+    others: Array
+    features: Array
+    confidence: Array
+    accuracy: Array
+    relearning: Array
+    relapse: Array
+
+    def arrays(self) -> dict[str, Array]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def joined(parts: Sequence[Observed]) -> Observed:
+        """Groups of runs as one group."""
+        return Observed(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Observed)})
+
+
+def observe(agent: Agent, task: TaskData, sizes: Sizes) -> Observed:
+    """All but the relapse, which is seen after another task was learned; the agent stays as it is."""
+    classes = len(task.classes)
+    images, labels = task.test_x[: sizes.images], task.test_y[: sizes.images]
+    outputs = agent.logits(task.name, images, classes)
+    others = [F.log_softmax(agent.logits(other, images), -1) for other in agent.tasks]
+    members = agent.logits(task.name, task.train_x[: sizes.members], classes)
+    return Observed(
+        outputs=_array(F.log_softmax(outputs, -1)),
+        others=_array(torch.cat(others, -1) if others else outputs[..., :0]),
+        features=_array(features(agent, task.name, images)),
+        confidence=_array(confidence(members, positions(task, task.train_y[: sizes.members]))),
+        accuracy=_array(_right(outputs, positions(task, labels))),
+        relearning=_array(relearn(agent, task, sizes)),
+        relapse=np.zeros(len(agent.seeds), dtype=np.float32),
+    )
+
+
+def positions(task: TaskData, labels: Tensor) -> Tensor:
+    """Labels as columns of the outputs.
+
+    Labels that do not occur among the task's classes would be found at some other place: the data are checked before.
+    """
+    return torch.searchsorted(torch.tensor(task.classes), labels.cpu().long())
+
+
+def confidence(logits: Tensor, classes: Tensor) -> Tensor:
+    """log p/(1-p) of the right class, from logits (K, n, classes): z_y - log Σ_{c≠y} exp z_c.
+
+    On this scale confidences of many runs are about normal (Carlini et al. 2022).
+
+    >>> confidence(torch.tensor([[[0.0, 0.0]]]), torch.tensor([1]))
+    tensor([[0.]])
+    """
+    chosen = classes.to(logits.device).expand(logits.shape[:2]).unsqueeze(-1)
+    right = logits.gather(-1, chosen).squeeze(-1)
+    rest = logits.scatter(-1, chosen, float("-inf")).logsumexp(-1)
+    return right - rest
+
+
+def answering(agent: Agent, task: TaskData | str, x: Tensor) -> tuple[Method, Network]:
+    """The network that answers for a task, known or not, and the method that has it."""
+    method = agent._method
+    if method.state.inputs is None:  # nothing is learned: the fresh network for such inputs
+        method = agent.copy()._method
+        method.state.inputs = describe(x)
+    return method, method.network_of(task if isinstance(task, str) else task.name)
+
+
+@torch.no_grad()
+def features(agent: Agent, task: str, x: Tensor) -> Tensor:
+    """What the body of the network that answers for a task makes of inputs: (K, n, features)."""
+    method, network = answering(agent, task, x)
+    floats = network.pixels(x.to(method.device))
+    return network.body.forward(floats.expand(network.body.replicas, *floats.shape))
+
+
+def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
+    """Test accuracy (K, stops + 1) while a copy of the network learns the task by plain SGD.
+
+    The auditor's own training, not the method's: the same steps for every method, from whatever the network has.
+    A head that was kept is part of that.
+    """
+    method, network = answering(agent, task, task.train_x)
+    if task.name not in network.heads or network.heads[task.name].weight.shape[-1] != len(task.classes):
+        network = method.with_fresh_head(network, task.name, len(task.classes))
+    settings, device = method.settings, method.device
+    data = Examples(task.train_x.to(device), positions(task, task.train_y).to(device), task.classes)
+    batches = Batches(data, sizes.steps, settings.batch_size, generators(agent.seeds, task.name, "audit"))
+    images, labels = task.test_x[: sizes.images].to(device), positions(task, task.test_y[: sizes.images])
+
+    def loss(net: Network, batch: Batch) -> Tensor:
+        return cross_entropy(net.logits((task.name, batch.x))[0], batch.y)
+
+    steps, curve, marks = iter(batches), [], sizes.marks()
+    for done, until in zip([0, *marks], marks):
+        if until > done:
+            descent = Descent(
+                settings.lr, settings.weight_decay, sources=generators(agent.seeds, task.name, f"audit {done}")
+            )
+            network = fit(network, [next(steps) for _ in range(until - done)], loss, descent)
+        curve.append(_right(network.evaluate(network.heads[task.name], images), labels))
+    return torch.stack(curve, -1)
+
+
+def accuracy(agent: Agent, task: TaskData, sizes: Sizes) -> Array:
+    """The share of test images that each run gets right, whether it knows the task or not."""
+    outputs = agent.logits(task.name, task.test_x[: sizes.images], len(task.classes))
+    return _array(_right(outputs, positions(task, task.test_y[: sizes.images])))
+
+
+def _right(outputs: Tensor, classes: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == classes.to(outputs.device)).double().mean(-1)
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.cpu().numpy().astype(np.float32)

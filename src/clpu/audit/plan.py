@@ -1,0 +1,159 @@
+"""What an audit will do: which agents it trains, what it looks at, and what that costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clpu.agent import Agent, Progress
+from clpu.audit.observed import Sizes
+from clpu.audit.probes import Probe, Sight
+from clpu.bench.pieces import TaskData
+from clpu.bench.run import COUNTERFACTUAL_SEEDS, request_costs
+from clpu.errors import BadSetting
+from clpu.recipe import Recipe
+from clpu.requests import Stream
+
+#: Seeds of the pairs whose bits are compared begin here.
+PAIR_SEEDS = 2000
+#: So many replicas of the MLP are trained in one piece of work: more gain little, and pieces keep two cores busy.
+AT_ONCE = 16
+#: Steps that are timed to say what an audit costs.
+TIMED = 20
+# Seconds that a probe takes besides its steps: outputs, attacks, files.
+_A_PROBE = 0.3
+
+
+@dataclass(frozen=True)
+class Design:
+    """How much an audit does.
+
+    `runs` agents a group are trained, `pairs` twins are compared bit by bit; `images` test images and `members`
+    training examples are looked at; relearning takes a share `relearning` of the steps of learning, with `stops` to
+    measure; `error_rate` is how often an honest method may be accused.
+    """
+
+    runs: int = 32
+    pairs: int = 2
+    images: int = 200
+    members: int = 300
+    relearning: float = 0.3
+    stops: int = 16
+    error_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.runs <= COUNTERFACTUAL_SEEDS:
+            raise BadSetting(f"an audit needs 4 to {COUNTERFACTUAL_SEEDS} runs a group, got {self.runs}")
+        if not 0 < self.error_rate < 1:
+            raise BadSetting(f"error_rate must lie between 0 and 1, got {self.error_rate}")
+
+    def sizes(self, steps: int) -> Sizes:
+        """What is looked at, where learning a task takes so many steps."""
+        return Sizes(self.images, self.members, max(self.stops, round(self.relearning * steps)), self.stops)
+
+
+#: How big each profile's audit is.
+DESIGNS = {"smoke": Design(runs=8, images=60, members=60), "small": Design(), "paper": Design(runs=64)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The recipe, the data, and the probes of each method."""
+
+    recipe: Recipe
+    design: Design
+    data: list[TaskData]
+    probes: Mapping[str, list[Probe]]
+
+    @property
+    def agents(self) -> int:
+        """How many agents are trained through a stream."""
+        return sum(len(probe.seeds) for probes in self.probes.values() for probe in probes)
+
+
+def steps_of(task: TaskData, settings: Mapping[str, Any]) -> int:
+    """The steps with which a task is learned."""
+    return int(-(-len(task.train_y) // settings["batch_size"]) * settings["epochs"])
+
+
+def probes(
+    method: str, stream: Stream, data: Sequence[TaskData], design: Design, network: str, settings: Any, device: str
+) -> Iterator[Probe]:
+    """The runs of one method: actual, counterfactual, and the twins whose bits are compared.
+
+    Seeds of the two groups differ, so that they are independent; twins have the same.
+    """
+    if not stream.forgets:
+        raise BadSetting(f"nothing is forgotten in the requests {stream}, so there is nothing to audit")
+    by_name = {task.name: task for task in data}
+    sizes = design.sizes(steps_of(by_name[stream[0].task], settings))
+    spare = [task.name for task in data if task.name not in stream.tasks]
+    later = spare[0] if spare else stream[0].task
+    size = AT_ONCE if network == "mlp" else 1
+    actual = tuple((n, stream[n - 1].task) for n in stream.forgets)
+    groups: list[tuple[str, str, int, tuple[Sight, ...]]] = [("actual", str(stream), 0, actual)]
+    for text, numbers in counterfactuals(stream).items():
+        sights = tuple(dict.fromkeys((len(Stream(text)), stream[n - 1].task) for n in numbers))
+        groups.append((f"never-{numbers[-1]}", text, COUNTERFACTUAL_SEEDS, sights))
+    for group, text, first, sights in groups:
+        for start in range(first, first + design.runs, size):
+            seeds = tuple(range(start, min(start + size, first + design.runs)))
+            yield Probe(method, group, text, seeds, network, settings, (), device, sights, sizes, later)
+    twins = tuple(range(PAIR_SEEDS, PAIR_SEEDS + design.pairs))
+    checkpoints = tuple(checked(stream))
+    yield Probe(method, "bits", str(stream), twins, network, settings, checkpoints, device)
+    for text, numbers in counterfactuals(stream, checked(stream)).items():
+        group = f"bits-never-{numbers[-1]}"
+        yield Probe(method, group, text, twins, network, settings, (len(Stream(text)),), device)
+
+
+def checked(stream: Stream) -> list[int]:
+    """The requests after which bits are compared: the forgets and the last."""
+    return sorted({*stream.forgets, len(stream)})
+
+
+def counterfactuals(stream: Stream, after: Sequence[int] | None = None) -> dict[str, list[int]]:
+    """Each distinct counterfactual, and the requests that it belongs to.
+
+    >>> counterfactuals(Stream("1R 2T 3T 4R 2R 3F 5T 5F"))
+    {'1R 2T 4R 2R': [6, 8]}
+    """
+    made: dict[str, list[int]] = {}
+    for number in stream.forgets if after is None else after:
+        made.setdefault(str(stream.counterfactual(number)), []).append(number)
+    return made
+
+
+class _Enough(Exception):
+    """Ends a learning that was only begun to be timed."""
+
+
+def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
+    """Seconds that probes will take, from the time of a few steps and the rough cost of each request."""
+    if not left:
+        return 0.0
+    probe = max(left, key=lambda p: len(p.seeds))
+    task = next(t for t in plan.data if t.name == Stream(plan.recipe.requests)[0].task)
+    stamps: list[float] = []
+
+    def watch(step: Progress) -> None:
+        stamps.append(time.perf_counter())
+        if step.step >= TIMED:
+            raise _Enough
+
+    base = {k: v for k, v in probe.settings.items() if k in Agent("seq", probe.network).settings}
+    agent = Agent("seq", probe.network, seeds=probe.seeds, device=probe.device, progress=watch, **base)
+    with suppress(_Enough):
+        agent.learn(task.name, task.train_x, task.train_y)
+    a_step = (stamps[-1] - stamps[len(stamps) // 4]) / max(1, len(stamps) - 1 - len(stamps) // 4) / len(probe.seeds)
+    total = 0.0
+    for one in left:
+        # What is observed takes about as long as learning a task for each time it is done.
+        extra = replace(one, requests=f"{task.name}R") if one.sights else None
+        looks = len({number for number, _ in one.sights})
+        cost = sum(request_costs(one)) + (looks * sum(request_costs(extra)) if extra else 0.0)
+        total += cost * steps_of(task, one.settings) * a_step + _A_PROBE
+    return total / max(1, min(workers, len(left)))

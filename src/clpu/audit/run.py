@@ -1,0 +1,200 @@
+"""An audit from end to end: agents are trained in resumable pieces of work, and the findings are put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from clpu import jsonfile
+from clpu.audit.bitwise import compare
+from clpu.audit.findings import Findings, Forgotten
+from clpu.audit.observed import Observed
+from clpu.audit.plan import Design, Plan, checked, probes
+from clpu.audit.probes import Probe, Seen, Sight, load, work
+from clpu.audit.verdict import attack_all
+from clpu.bench import engine
+from clpu.bench import run as benchmark
+from clpu.bench.profiles import Profile
+from clpu.errors import BadRun
+from clpu.methods import METHODS
+from clpu.recipe import Recipe, check_method
+from clpu.requests import Stream
+
+FORMAT, VERSION = "clpu-audit", 1
+
+
+def plan(
+    stream: str,
+    profile: Profile,
+    methods: Sequence[str],
+    design: Design,
+    requests: str = "clpu-2022",
+    device: str = "cpu",
+    command: str = "",
+) -> Plan:
+    """Check everything that can be checked before the first step, and say what there is to do."""
+    bench = benchmark.plan(stream, profile, methods, requests, design.runs, device, command)
+    asked, settings = Stream(bench.recipe.requests), bench.recipe.settings
+    made = {
+        method: list(probes(method, asked, bench.data, design, profile.network, settings[method], device))
+        for method in methods
+    }
+    return Plan(bench.recipe, design, bench.data, made)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit's folder as read: its recipe, and the findings that are there, in the recipe's order."""
+
+    name: str
+    recipe: Recipe
+    findings: dict[str, Findings]
+
+
+def run(
+    plan: Plan,
+    folder: Path,
+    workers: int = 1,
+    listener: engine.Listener = lambda event: None,
+    work: engine.Work = work,
+    promised: Mapping[str, bool] | None = None,
+) -> dict[str, str]:
+    """Do what is left of a plan; returns the reasons of the pieces that failed, by piece.
+
+    `promised` says which methods declare themselves exact, where they are not registered.
+    """
+    promises = {name: method.exact for name, method in METHODS.items()} | dict(promised or {})
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return _run(plan, folder, workers, listener, work, promises)
+    except Timeout:
+        raise BadRun(f"another process is working in {folder}; wait for it or choose another --out") from None
+
+
+def _run(
+    plan: Plan,
+    folder: Path,
+    workers: int,
+    listener: engine.Listener,
+    work: engine.Work,
+    promised: Mapping[str, bool],
+) -> dict[str, str]:
+    recipe = _continued(plan, folder)
+    _write_recipe(folder, recipe, plan.design)
+    scratch = folder / "pieces"
+    start, before = time.perf_counter(), recipe.seconds or 0.0
+    waiting = {method: {probe.name for probe in unfinished(plan, folder, method)} for method in plan.probes}
+
+    def finish(method: str) -> None:
+        if not waiting[method] and not findings_path(folder, method).is_file():
+            _finish(plan, folder, method, promised[method])
+            _write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start), plan.design)
+
+    def watch(event: engine.Event) -> None:
+        listener(event)
+        if event.kind == "done":
+            method = event.piece.partition("--")[0]
+            waiting[method].discard(event.piece)
+            finish(method)
+
+    for method in waiting:
+        finish(method)
+    # Method by method, so that a run that is stopped has whole findings of the first ones.
+    left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
+    return engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
+
+
+def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:
+    """The probes of a method that are still to be done."""
+    if findings_path(folder, method).is_file():
+        return []
+    return [probe for probe in plan.probes[method] if not engine.file_of(folder / "pieces", probe).is_file()]
+
+
+def findings_path(folder: Path, method: str) -> Path:
+    """Where the findings about a method lie."""
+    return folder / "findings" / f"{check_method(method)}.json"
+
+
+def _finish(plan: Plan, folder: Path, method: str, promised: bool) -> None:
+    """Put the probes of a method together, write its findings, and drop what they were made from."""
+    files = {probe.name: engine.file_of(folder / "pieces", probe) for probe in plan.probes[method]}
+    seen = {probe.name: load(files[probe.name], probe) for probe in plan.probes[method]}
+    findings = assemble(plan, method, seen, promised)
+    jsonfile.write(findings_path(folder, method), findings.to_json())
+    for path in files.values():
+        path.unlink()
+
+
+def assemble(plan: Plan, method: str, seen: dict[str, Seen], promised: bool) -> Findings:
+    """The findings about one method from what was seen of its runs."""
+    stream = Stream(plan.recipe.requests)
+    groups: dict[tuple[str, Sight], list[Observed]] = {}
+    prints: dict[tuple[str, int], dict[str, str]] = {}
+    for probe in plan.probes[method]:
+        for sight, observed in seen[probe.name].observed.items():
+            groups.setdefault((probe.requests if probe.group != "actual" else "", sight), []).append(observed)
+        for number, parts in seen[probe.name].fingerprints.items():
+            prints["" if probe.group == "bits" else probe.requests, number] = parts
+    marks = next(probe.sizes for probe in plan.probes[method] if probe.sights).marks()
+    forgets = []
+    for number in stream.forgets:
+        task, text = stream[number - 1].task, str(stream.counterfactual(number))
+        actual = Observed.joined(groups["", (number, task)])
+        never = Observed.joined(groups[text, (len(Stream(text)), task)])
+        forgets.append(Forgotten(number, task, text, attack_all(actual, never, marks)))
+    bits = []
+    for number in checked(stream):
+        text = str(stream.counterfactual(number))
+        seeds = next(probe.seeds for probe in plan.probes[method] if probe.group == "bits")
+        bits.append(compare(number, text, seeds, prints["", number], prints[text, len(Stream(text))]))
+    findings = Findings(method, promised, plan.design.runs, plan.design.error_rate, tuple(bits), tuple(forgets))
+    return findings.corrected()
+
+
+def _write_recipe(folder: Path, recipe: Recipe, design: Design) -> None:
+    value = {"format": FORMAT, "version": VERSION, "recipe": recipe.to_json(), "design": asdict(design)}
+    jsonfile.write(folder / "audit.json", value)
+
+
+def _continued(plan: Plan, folder: Path) -> Recipe:
+    """The folder's recipe if this plan goes on with it; `BadRun` if it is about something else."""
+    if not (folder / "audit.json").is_file():
+        if (folder / "run.json").is_file():
+            raise BadRun(f"{folder} holds a benchmark; choose another --out")
+        return plan.recipe
+    before, design = _read_recipe(folder)
+    if design != plan.design:
+        raise BadRun(f"{folder} holds an audit of another design ({design}); choose another --out, or remove it")
+    return benchmark.joined(before, plan.recipe, folder)
+
+
+def _read_recipe(folder: Path) -> tuple[Recipe, Design]:
+    path = folder / "audit.json"
+    fields = jsonfile.Fields(jsonfile.read(path), str(path))
+    if fields.optional("format", None) != FORMAT or fields.integer("version") != VERSION:
+        raise BadRun(f"{path} is not the recipe of an audit of version {VERSION}")
+    known: dict[str, Any] = asdict(Design())
+    given = fields.fields("design")
+    values: dict[str, Any] = {k: given.integer(k) if type(v) is int else given.number(k) for k, v in known.items()}
+    return Recipe.from_json(fields.fields("recipe").value, str(path)), Design(**values)
+
+
+def read_audit(folder: Path | str) -> Audit:
+    """Read an audit's folder, finished or not; `BadRun` if a file is damaged or foreign."""
+    folder = Path(folder)
+    if not (folder / "audit.json").is_file():
+        raise BadRun(f"{str(folder)!r} holds no audit: it has no audit.json; `clpu audit --out {folder}` makes one")
+    recipe, _ = _read_recipe(folder)
+    findings = {}
+    for method in recipe.methods:
+        path = findings_path(folder, method)
+        if path.is_file():
+            findings[method] = Findings.from_json(jsonfile.read(path), str(path))
+    return Audit(folder.resolve().name, recipe, findings)

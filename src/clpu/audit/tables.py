@@ -1,0 +1,90 @@
+"""An audit's table, in a terminal and as Markdown: a row a method, a column an attack."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clpu.audit.findings import Findings
+from clpu.audit.run import Audit
+from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
+from clpu.report import names
+
+#: The attacks' names where there is little room.
+SHORT = dict(zip(ATTACKS, ("outputs", "others", "member", "thresh.", "relearn", "relapse", "features")))
+
+STYLES = {EXACT: "green", TRACE: "red"}
+
+#: What the columns hold, for the line beneath a table.
+KEY = (
+    "Each cell: the strongest effect over the forgets [its 95 % interval]; * marks what counts as found. "
+    "Outputs, side effects and features: separation of the two groups, 0 for none, 1 for complete. "
+    "The others: AUC, 0.5 for chance."
+)
+
+
+def cell(findings: Findings, attack: str) -> str:
+    """The strongest effect of an attack, with its interval, and a star if it counts as found."""
+    if attack not in {a.name for a in findings.attacks}:
+        return "–"
+    hit = strongest(findings, attack)
+    effect = hit.effect
+    value, low, high = (names.number(v) for v in (effect.value, effect.low, effect.high))
+    return f"{value}{'*' if hit.found else ''} [{low}, {high}]"
+
+
+def heading(audit: Audit) -> str:
+    """What was audited, in a line."""
+    recipe = audit.recipe
+    return (
+        f"{names.stream(recipe.stream)}, profile {recipe.profile}, requests {recipe.requests}, "
+        f"{len(recipe.seeds)} runs a group"
+    )
+
+
+def caveat(audit: Audit) -> str:
+    """What the audit could find, and how often it errs."""
+    first = next(iter(audit.findings.values()))
+    return (
+        f"An honest method is accused in at most {100 * first.error_rate:g} % of audits (Holm's correction over all "
+        f"attacks on it). {power(first)}"
+    )
+
+
+def show(audit: Audit, console: Console | None = None) -> None:
+    """Print the verdicts, each with its reason, above them the strongest effect of each attack."""
+    if console is None:
+        console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(Text(heading(audit), style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("method", "verdict", *(SHORT[attack] for attack in ATTACKS)):
+        table.add_column(column, no_wrap=True)
+    for method, findings in audit.findings.items():
+        kind = verdict(findings).kind
+        cells = [cell(findings, attack).partition(" ")[0] for attack in ATTACKS]
+        marked = [Text(text, style="red" if "*" in text else "") for text in cells]
+        table.add_row(names.method(method), Text(kind, style=STYLES.get(kind, "yellow")), *marked)
+    console.print(table)
+    console.print(Text(KEY, style="dim"))
+    console.print(Text(caveat(audit), style="dim"))
+    for method, findings in audit.findings.items():
+        said = verdict(findings)
+        line = Text(f"{names.method(method)}: ", style="bold")
+        line.append(said.title, style=STYLES.get(said.kind, "yellow"))
+        console.print(line.append(f". {said.words}", style="not bold"))
+
+
+def markdown(audit: Audit) -> str:
+    """The same for a README."""
+    lines = [f"**{heading(audit)}**", "", "| method | verdict | bits | " + " | ".join(ATTACKS) + " |"]
+    lines.append("|---|---|---|" + "---|" * len(ATTACKS))
+    for method, findings in audit.findings.items():
+        cells = " | ".join(cell(findings, attack).replace("*", "\\*") for attack in ATTACKS)
+        bits = "equal" if findings.exact else "differ"
+        lines.append(f"| {names.method(method)} | {verdict(findings).title} | {bits} | {cells} |")
+    command = f"\nMade by `{audit.recipe.command}`." if audit.recipe.command else ""
+    return "\n".join([*lines, "", KEY.replace("*", "\\*"), "", caveat(audit), command]).rstrip() + "\n"
