@@ -167,6 +167,8 @@ def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and the child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
@@ -177,7 +179,11 @@ def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
         time.sleep(0.05)
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130, errors
     assert "the store is as it was" in errors
     assert picture(store) == before
