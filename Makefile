@@ -10,8 +10,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.demo ## an agent learns, remembers and forgets; about half a minute
+demo: $(VENV)/.demo ## an agent learns, remembers and forgets; then nine methods compared; about a minute and a half
 	@$(BIN)/clpu demo
+	@echo
+	@$(BIN)/clpu bench
 
 test: lint types unit ## linters, types and the whole quick test suite
 
@@ -50,7 +52,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch
 	@echo "installing clpu"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,store]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 from clpu.errors import (
     AlreadyLearned,
     BadData,
+    BadKeys,
     BadNetwork,
+    BadReceipt,
     BadRequest,
     BadRun,
     BadSetting,
     BadState,
+    BadStore,
     CannotForgetRemembered,
     Diverged,
     Error,
+    MissingPackage,
+    StoreFailed,
+    StoreLocked,
     UnknownTask,
 )
 from clpu.requests import Instruction, Request, Stream
@@ -44,18 +50,24 @@ __all__ = [
     "Agent",
     "AlreadyLearned",
     "BadData",
+    "BadKeys",
     "BadNetwork",
+    "BadReceipt",
     "BadRequest",
     "BadRun",
     "BadSetting",
     "BadState",
+    "BadStore",
     "CannotForgetRemembered",
     "Diverged",
     "Error",
     "Instruction",
     "Method",
+    "MissingPackage",
     "Progress",
     "Request",
+    "StoreFailed",
+    "StoreLocked",
     "Stream",
     "UnknownTask",
     "register",
@@ -65,8 +77,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "data":
-        return import_module("clpu.data")
+    if name in ("audit", "data", "store"):
+        return import_module(f"clpu.{name}")
+    if name == "open":
+        return import_module("clpu.store").open
     if name in _LATER:
         return getattr(import_module(f"clpu.{_LATER[name]}"), name)
     raise AttributeError(f"module 'clpu' has no attribute {name!r}")

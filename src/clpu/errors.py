@@ -49,3 +49,27 @@ class Diverged(Error, ArithmeticError):
 
 class BadState(Error, ValueError):
     """A saved state is damaged, not ours, or of another version."""
+
+
+class BadStore(Error, ValueError):
+    """A durable agent's folder is damaged, is none, or was written by another version of clpu."""
+
+
+class StoreLocked(Error, BlockingIOError):
+    """Another agent has the store open for writing."""
+
+
+class StoreFailed(Error, OSError):
+    """The disk refused (full, read-only, broken); the store holds the request wholly or not at all."""
+
+
+class BadKeys(Error, ValueError):
+    """The key file of a durable agent is missing, damaged, or belongs to another store."""
+
+
+class BadReceipt(Error, ValueError):
+    """A receipt is no receipt, was changed after it was signed, or was signed by another store."""
+
+
+class MissingPackage(Error, ImportError):
+    """An optional package is needed for this and is not installed."""

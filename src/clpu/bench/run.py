@@ -168,7 +168,7 @@ def _run(
     for method, names in state.items():
         if not names:  # all pieces were there, but not yet put together
             _finish(plan, folder, method)
-    failures = performer(_costliest_first(left), plan.data, scratch, workers, watch) if left else {}
+    failures = performer(_in_order(left), plan.data, scratch, workers, watch) if left else {}
     if left:
         write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
     if scratch.is_dir() and not any(scratch.iterdir()):
@@ -217,9 +217,12 @@ def request_costs(piece: Piece) -> list[float]:
     return [cost * len(piece.seeds) for cost in costs]
 
 
-def _costliest_first(pieces: list[Piece]) -> list[Piece]:
-    """Long pieces first, so that no core is left with one at the end."""
-    return sorted(pieces, key=lambda piece: -sum(request_costs(piece)))
+def _in_order(pieces: list[Piece]) -> list[Piece]:
+    """Method by method, so that a run that is stopped has whole results; the costliest first, so that none is last."""
+    whole: dict[str, float] = {}
+    for piece in pieces:
+        whole[piece.method] = whole.get(piece.method, 0.0) + sum(request_costs(piece))
+    return sorted(pieces, key=lambda piece: (-whole[piece.method], piece.method, -sum(request_costs(piece))))
 
 
 def continued(recipe: Recipe, folder: Path) -> Recipe:

@@ -59,10 +59,12 @@ def _add_commands() -> None:
     from clpu.bench.cli import add_commands as add_bench
     from clpu.data.cli import app as data
     from clpu.report.cli import add_commands as add_report
+    from clpu.store.cli import add_commands as add_store
 
     add_bench(app)
     add_report(app)
     add_audit(app)
+    add_store(app)
     app.add_typer(data, name="data")
 
 

@@ -1,0 +1,11 @@
+"""The commands of a durable agent on their own: `python -m clpu.store`."""
+
+import typer
+
+from clpu.store.cli import add_commands
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
+add_commands(app)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,150 @@
+"""What the commands of a durable agent print: tables for people, plain text when piped, JSON for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from clpu.errors import BadData, StoreFailed
+from clpu.store.durable import DurableAgent
+from clpu.store.integrity import Report
+from clpu.store.receipt import Receipt
+
+ROWS = 20
+
+
+def describe(agent: DurableAgent, accuracies: dict[str, Any]) -> dict[str, Any]:
+    """All that `status` shows, as JSON."""
+    stored = agent.storage()
+    tasks = []
+    for task, state in agent.tasks.items():
+        entry: dict[str, Any] = {"task": task, "status": state, "labels": list(agent.labels(task))}
+        entry["bytes"] = stored["tasks"][task]
+        if task in accuracies:
+            entry["accuracy"] = np.asarray(accuracies[task]).tolist()
+        tasks.append(entry)
+    return {
+        "store": str(agent.path),
+        "method": agent.method,
+        "forgetting": "exact" if agent.exact else "approximate",
+        "seeds": list(agent.seeds),
+        "settings": agent.settings,
+        "tasks": tasks,
+        "bytes": {"main": stored["main"], "tasks": sum(stored["tasks"].values())},
+        "digest": agent.digest(),
+        "identity": agent.identity,
+    }
+
+
+def show_status(about: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(about, indent=2))
+        return
+    console = _console()
+    seeds = ", ".join(map(str, about["seeds"]))
+    _line(console, f"{about['store']}: {about['method']}, seed {seeds}, forgetting {about['forgetting']}")
+    if about["tasks"]:
+        with_accuracy = any("accuracy" in task for task in about["tasks"])
+        table = _table("task", "status", "classes", "bytes", *(["accuracy"] if with_accuracy else []))
+        for task in about["tasks"]:
+            kind = "remembered" if task["status"] == "R" else "temporary"
+            cells = [task["task"], kind, str(len(task["labels"])), f"{task['bytes']:,}"]
+            if with_accuracy:
+                cells.append(f"{np.mean(task['accuracy']):.1%}" if "accuracy" in task else "")
+            table.add_row(*cells)
+        console.print(table)
+    else:
+        _line(console, "no tasks")
+    _line(console, f"main network {about['bytes']['main']:,} bytes, tasks {about['bytes']['tasks']:,} bytes")
+    _line(console, f"digest {about['digest']}")
+
+
+def show_report(report: Report) -> None:
+    console = _console()
+    for name, state in report.files.items():
+        _line(console, f"{name}: {state}")
+    for note in report.notes:
+        _line(console, f"note: {note}")
+    whole = sum(state == "whole" for state in report.files.values())
+    _line(console, f"{whole} of {len(report.files)} files whole")
+
+
+def show_receipt(receipt: Receipt, checked: bool) -> None:
+    console = _console()
+    about = receipt.statement
+    _line(console, "the signature is good" + (", by the expected store" if checked else f", by {receipt.identity}"))
+    if not checked:
+        _line(console, "whose key that is was not checked: give --store or --identity")
+    for name, value in about.items():
+        if name in ("proves", "does_not_prove") and isinstance(value, list):
+            _line(console, f"{name.replace('_', ' ')}:")
+            for sentence in value:
+                _line(console, f"  - {sentence}")
+        else:
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+            _line(console, f"{name.replace('_', ' ')}: {shown}")
+
+
+def write_predictions(probabilities: Any, labels: tuple[int, ...], out: Path | None) -> None:
+    """Probabilities (n, classes) to a file, to the screen or down a pipe; of a population, the mean over replicas."""
+    shares = np.asarray(probabilities)
+    if shares.ndim == 3:
+        shares = shares.mean(0)
+    predicted = np.asarray(labels)[shares.argmax(-1)]
+    if out is None:
+        if sys.stdout.isatty():
+            _show_predictions(shares, predicted, labels)
+        else:
+            _write_csv(sys.stdout, shares, predicted, labels)
+        return
+    try:
+        if out.suffix == ".npz":
+            np.savez(out, label=predicted, probabilities=shares, labels=np.asarray(labels))
+        elif out.suffix == ".csv":
+            with out.open("w", newline="", encoding="utf-8") as file:
+                _write_csv(file, shares, predicted, labels)
+        else:
+            raise BadData(f"{out} should end with .npz or .csv")
+    except OSError as error:
+        raise StoreFailed(f"the predictions cannot be written to {out}: {error.strerror}") from None
+
+
+def _show_predictions(shares: Any, predicted: Any, labels: tuple[int, ...]) -> None:
+    table = _table("label", *(f"p({label})" for label in labels))
+    for label, row in zip(predicted[:ROWS], shares[:ROWS]):
+        table.add_row(str(label), *(f"{share:.3f}" for share in row))
+    console = _console()
+    console.print(table)
+    if len(predicted) > ROWS:
+        _line(console, f"… and {len(predicted) - ROWS} more; --out FILE writes them all")
+
+
+def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int, ...]) -> None:
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["label", *(f"p_{label}" for label in labels)])
+    rows.writerows([int(label), *(f"{share:.9g}" for share in row)] for label, row in zip(predicted, shares))
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _console() -> Console:
+    # Down a pipe a line stays a line, whatever width rich would guess.
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200, no_color=True)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

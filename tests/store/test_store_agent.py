@@ -1,0 +1,329 @@
+"""The durable agent is the agent, and is still there tomorrow."""
+
+import json
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from storekit import (
+    SETTINGS,
+    Crash,
+    Fault,
+    clone,
+    crashing,
+    digest_after,
+    examples,
+    follow,
+    handle,
+    injected,
+    picture,
+    settings,
+)
+
+import clpu
+from clpu import METHODS, Agent
+from clpu.store import create, verify
+from clpu.store import open as open_store
+from clpu.store.format import to_json
+
+REQUESTS = "1R 2T 3T 4R 2R 5T"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_reopened_agent_goes_on_exactly_as_one_that_was_never_saved(method: str, tmp_path: Path) -> None:
+    agent = create(tmp_path / "store", method, **settings(method))
+    twin = Agent(method, **settings(method))
+    for request in [*REQUESTS.split(), "3F", "6R", "5F", "7T"]:
+        handle(agent, request)
+        handle(twin, request)
+        agent.close()
+        agent = open_store(tmp_path / "store")
+        assert agent.tasks == twin.tasks
+        assert agent.digest() == twin.digest()
+    x, _ = examples("1")
+    assert np.array_equal(agent.predict("7", x), twin.predict("7", x))
+    assert verify(tmp_path / "store").good
+    assert not verify(tmp_path / "store").notes
+    agent.close()
+
+
+def test_the_order_of_the_ledger_survives_whatever_is_forgotten_or_kept(store: Path) -> None:
+    follow(store, "a:T 1T b:R 2T 3T c:R 4T 5T 2F 1R 3F d:R 5R")
+    with open_store(store) as agent:
+        assert list(agent.tasks) == ["a:", "1", "b:", "c:", "4", "5", "d:"]
+
+
+def test_a_population_and_a_module_of_the_user_are_stored_too(tmp_path: Path) -> None:
+    def module() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Tanh())
+
+    with create(tmp_path / "store", network=module(), seeds=[3, 4], epochs=1) as agent:
+        handle(agent, "1R")
+        handle(agent, "2T")
+        digest = agent.digest()
+    with open_store(tmp_path / "store", network=module()) as agent:
+        assert agent.digest() == digest
+        assert agent.predict("2", examples("2")[0]).shape == (2, 16, 2)
+    with pytest.raises(clpu.BadStore, match="network="):
+        open_store(tmp_path / "store")
+
+
+def test_an_interrupted_training_leaves_the_folder_untouched(store: Path) -> None:
+    follow(store, "1R 2T")
+    before = picture(store)
+
+    def interrupt(progress: clpu.Progress) -> None:
+        if progress.step == 1:
+            raise KeyboardInterrupt
+
+    for request in ("3R", "3T", "2R"):
+        with open_store(store, progress=interrupt) as agent:
+            with pytest.raises(KeyboardInterrupt):
+                handle(agent, request)
+            assert agent.tasks == {"1": "R", "2": "T"}
+        assert picture(store) == before
+
+
+@pytest.mark.parametrize("request_text", ["1F", "9F", "1T", "2T"])
+def test_a_refused_request_leaves_the_folder_untouched(store: Path, request_text: str) -> None:
+    follow(store, "1R 2T")
+    before = picture(store)
+    with open_store(store) as agent, pytest.raises(clpu.Error):
+        handle(agent, request_text)
+    assert picture(store) == before
+
+
+def test_opening_and_asking_change_nothing_on_the_disk(store: Path) -> None:
+    follow(store, "1R 2T")
+    before = picture(store)
+    for read_only in (False, True):
+        with open_store(store, read_only=read_only) as agent:
+            agent.predict("2", examples("2")[0])
+            agent.digest()
+            agent.storage()
+    verify(store)
+    assert picture(store) == before
+
+
+def test_a_second_writer_is_told_so_and_a_reader_reads(store: Path) -> None:
+    with open_store(store) as agent:
+        handle(agent, "1R")
+        with pytest.raises(clpu.StoreLocked, match="open for writing elsewhere"):
+            open_store(store)
+        with open_store(store, read_only=True) as reader:
+            assert reader.digest() == agent.digest()
+            with pytest.raises(clpu.StoreFailed, match="reading only"):
+                handle(reader, "2T")
+    open_store(store).close()
+
+
+def test_a_closed_agent_answers_and_handles_no_more_requests(store: Path) -> None:
+    agent = open_store(store)
+    handle(agent, "1T")
+    agent.close()
+    assert agent.tasks == {"1": "T"}
+    with pytest.raises(clpu.StoreFailed, match="open it again"):
+        agent.forget("1")
+
+
+def test_a_reader_beside_a_busy_writer_always_sees_a_whole_state(store: Path) -> None:
+    legal = {digest_after(done) for done in ("", "1T", "1T 1R", "1R 2T", "1T 1R 2T")} | {digest_after("1T 1R 2T 2F")}
+    stop = threading.Event()
+    seen: list[str] = []
+    problems: list[BaseException] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                with open_store(store, read_only=True) as reader:
+                    seen.append(reader.digest())
+            except BaseException as error:
+                problems.append(error)
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        with open_store(store) as agent:
+            for _ in range(10):
+                handle(agent, "1T")
+                handle(agent, "1F")
+            handle(agent, "1T")
+            handle(agent, "1R")
+            for _ in range(10):
+                handle(agent, "2T")
+                handle(agent, "2F")
+    finally:
+        stop.set()
+        thread.join()
+    assert not problems
+    assert set(seen) <= legal
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("request_text", ["4R", "2R", "2F"])
+def test_a_reader_is_right_even_if_part_of_a_request_comes_between_two_of_its_calls(
+    store: Path, tmp_path: Path, request_text: str
+) -> None:
+    follow(store, "1R 2T 3T")
+    legal = {digest_after("1R 2T 3T"), digest_after(f"1R 2T 3T {request_text}")}
+    with open_store(clone(store, tmp_path / "counted")) as writer, injected() as injector:
+        handle(writer, request_text)
+    for at in (2, 5, 8):  # while the reader reads the manifest, again the manifest, the keys
+        for part in range(3, len(injector.calls) + 1, 2):
+            copy = clone(store, tmp_path / f"{at} {part}")
+            with open_store(copy) as writer:
+
+                def intrude(function, *args, writer=writer, part=part, **options):  # type: ignore[no-untyped-def]
+                    counting.fault, counting.calls = Fault(crashing, part, sticky=True), []
+                    with suppress(Crash):
+                        handle(writer, request_text)
+                    counting.fault = None
+                    return function(*args, **options)
+
+                with injected(Fault(intrude, at)) as counting, open_store(copy, read_only=True) as reader:
+                    assert reader.digest() in legal
+
+
+def test_a_reader_needs_no_writable_disk(store: Path) -> None:
+    follow(store, "1R 2T")
+    with injected() as injector, open_store(store, read_only=True) as agent:
+        agent.predict("2", examples("2")[0])
+    assert set(injector.calls) == {"open", "read", "list"}
+
+
+def test_forgetting_makes_the_same_calls_however_many_tasks_are_alive(store: Path) -> None:
+    counted = []
+    with open_store(store) as agent:
+        for tasks in ("1R 2T", "3R 4T 5T 6R 7T"):
+            for request in [*tasks.split(), "nT"]:
+                handle(agent, request)
+            with injected() as injector:
+                agent.forget("n")
+            counted.append(injector.calls)
+    assert counted[0] == counted[1]
+    assert counted[0].count("fsync") == 6
+
+
+def test_a_copy_is_an_agent_in_memory(store: Path) -> None:
+    with open_store(store) as agent:
+        handle(agent, "1T")
+        before = picture(store)
+        copy = agent.copy()
+        handle(copy, "1F")
+        handle(copy, "2R")
+        assert agent.tasks == {"1": "T"}
+        assert picture(store) == before
+
+
+def test_create_refuses_a_folder_that_holds_something(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(clpu.BadStore, match="already"):
+        create(store)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("mine")
+    with pytest.raises(clpu.BadStore, match="not empty"):
+        create(tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+    follow(store, "1T")
+    (store / "store.json").unlink()
+    with pytest.raises(clpu.BadStore):
+        create(store)
+    assert (store / "keys.json").exists()
+
+
+def test_create_with_bad_settings_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(clpu.BadSetting):
+        create(tmp_path / "store", epochs=0)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(("version", "words"), [(2, "upgrade clpu"), (0, "older clpu")])
+def test_a_store_of_another_version_is_refused_with_the_way_out(store: Path, version: int, words: str) -> None:
+    content = json.loads((store / "store.json").read_bytes())
+    del content["checksum"]
+    (store / "store.json").write_bytes(to_json({**content, "version": version}))
+    before = picture(store)
+    with pytest.raises(clpu.BadStore, match=words):
+        open_store(store)
+    after = picture(store)
+    assert after == before
+
+
+class TestKeysElsewhere:
+    @pytest.fixture
+    def keys(self, tmp_path: Path) -> Path:
+        (tmp_path / "safe").mkdir()
+        create(tmp_path / "apart", keys=tmp_path / "safe" / "k.json", **SETTINGS).close()
+        return tmp_path / "safe" / "k.json"
+
+    def test_the_store_holds_no_key(self, keys: Path, tmp_path: Path) -> None:
+        follow(tmp_path / "apart", "1R 2T", keys=keys)
+        assert sorted(p.name for p in (tmp_path / "apart").iterdir()) == [
+            "lock",
+            "remembered",
+            "store.json",
+            "temporary",
+        ]
+        assert keys.stat().st_mode & 0o777 == 0o600
+        assert [path.name for path in keys.parent.iterdir()] == ["k.json"]
+
+    def test_a_restored_copy_of_the_store_does_not_bring_a_forgotten_task_back(
+        self, keys: Path, tmp_path: Path
+    ) -> None:
+        follow(tmp_path / "apart", "1R 2T 3T", keys=keys)
+        clone(tmp_path / "apart", tmp_path / "backup")
+        expected = follow(tmp_path / "apart", "2F", keys=keys)
+        with open_store(tmp_path / "backup", keys=keys) as agent:
+            assert agent.tasks == {"1": "R", "3": "T"}
+            assert agent.digest() == expected
+        assert len(list((tmp_path / "backup" / "temporary").iterdir())) == 1
+
+    def test_opening_an_old_copy_costs_the_store_none_of_its_later_tasks(self, keys: Path, tmp_path: Path) -> None:
+        follow(tmp_path / "apart", "1R 2T", keys=keys)
+        clone(tmp_path / "apart", tmp_path / "backup")
+        digest = follow(tmp_path / "apart", "3T", keys=keys)
+        follow(tmp_path / "backup", "4T 2F 5T 4F", keys=keys)
+        with open_store(tmp_path / "apart", keys=keys) as agent:
+            assert agent.tasks == {"1": "R", "3": "T"}
+            assert agent.digest() == digest_after("1R 3T") != digest
+
+    def test_without_or_with_the_wrong_key_file_nothing_is_opened_and_nothing_lost(
+        self, keys: Path, store: Path, tmp_path: Path
+    ) -> None:
+        digest = follow(tmp_path / "apart", "1R 2T", keys=keys)
+        create(tmp_path / "third", keys=tmp_path / "third.json", **SETTINGS).close()
+        before = picture(tmp_path / "apart"), keys.read_bytes(), (tmp_path / "third.json").read_bytes()
+        for wrong in (None, tmp_path / "none.json", tmp_path / "no" / "folder.json", tmp_path / "third.json"):
+            for read_only in (False, True):
+                with pytest.raises(clpu.BadKeys):
+                    open_store(tmp_path / "apart", keys=wrong, read_only=read_only)
+        with pytest.raises(clpu.BadKeys):
+            open_store(store, keys=keys)
+        with pytest.raises(clpu.BadKeys):
+            open_store(tmp_path / "third", keys=keys)
+        assert before == (picture(tmp_path / "apart"), keys.read_bytes(), (tmp_path / "third.json").read_bytes())
+        assert follow(tmp_path / "apart", "", keys=keys) == digest
+
+    def test_a_key_file_is_never_overwritten_by_another_store(self, keys: Path, tmp_path: Path) -> None:
+        with pytest.raises(clpu.BadKeys, match="exists already"):
+            create(tmp_path / "second", keys=keys)
+        with pytest.raises(clpu.BadKeys, match="lies in the store"):
+            create(tmp_path / "second", keys=tmp_path / "second" / "k.json")
+
+
+def test_a_store_in_memory_and_on_disk_agree_on_every_error(store: Path) -> None:
+    twin = Agent(**SETTINGS)
+    with open_store(store) as agent:
+        for request in ("1T", "1T", "1F", "1F", "2R", "2F", "2R", "3F"):
+            outcomes = []
+            for each in (agent, twin):
+                try:
+                    handle(each, request)
+                    outcomes.append(("done", ""))
+                except clpu.Error as error:
+                    outcomes.append((type(error).__name__, str(error)))
+            assert outcomes[0] == outcomes[1]

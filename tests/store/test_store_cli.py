@@ -1,0 +1,200 @@
+"""The commands of a durable agent."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from storekit import examples, picture
+from typer.testing import CliRunner, Result
+
+from clpu.store import open as open_store
+from clpu.store.__main__ import app
+
+SMALL = ["--epochs", "1", "--set", "hidden=6", "--memory", "6"]
+
+
+def run(*arguments: object, code: int = 0, **environment: str) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for task in "12":
+        x, y = examples(task)
+        np.savez(tmp_path / f"{task}.npz", x=x, y=y)
+    return tmp_path
+
+
+@pytest.fixture
+def store(data: Path) -> Path:
+    run("init", data / "store", *SMALL)
+    run("learn", data / "store", "one", "--data", data / "1.npz")
+    run("learn", data / "store", "two", "--data", data / "2.npz", "--temporary")
+    return data / "store"
+
+
+def test_from_init_to_forget(store: Path, data: Path) -> None:
+    with open_store(store, read_only=True) as agent:
+        assert agent.tasks == {"one": "R", "two": "T"}
+        assert agent.settings["epochs"] == 1
+        assert agent.settings["hidden"] == (6,)
+    run("forget", store, "two")
+    run("learn", store, "two", "--data", data / "2.npz", "--temporary")
+    run("keep", store, "two")
+    with open_store(store, read_only=True) as agent:
+        assert agent.tasks == {"one": "R", "two": "R"}
+
+
+def test_status_shows_tasks_accuracy_bytes_and_digest(store: Path, data: Path) -> None:
+    shown = run("status", store, "--test", f"two={data / '2.npz'}").output
+    assert "forgetting exact" in shown
+    assert re.search(r"one +remembered +2 +[\d,]+", shown)
+    assert re.search(r"two +temporary +2 +[\d,]+ +\d+\.\d%", shown)
+    about = json.loads(run("status", store, "--json", "--test", f"two={data / '2.npz'}").output)
+    with open_store(store, read_only=True) as agent:
+        assert about["digest"] == agent.digest()
+        assert [task["task"] for task in about["tasks"]] == ["one", "two"]
+        assert about["tasks"][1]["accuracy"] == agent.accuracy("two", *examples("2"))
+        assert about["tasks"][1]["bytes"] == agent.storage()["tasks"]["two"]
+    assert "accuracy" not in about["tasks"][0]
+
+
+def test_an_approximate_method_says_so(data: Path) -> None:
+    assert "approximate" in run("init", data / "er", "--method", "er", *SMALL).output
+    run("learn", data / "er", "one", "--data", data / "1.npz", "--temporary")
+    assert "forgetting approximate" in run("status", data / "er").output
+    assert "approximate" in run("forget", data / "er", "one").output
+
+
+def test_predict_to_a_pipe_or_a_file(store: Path, data: Path) -> None:
+    with open_store(store, read_only=True) as agent:
+        expected = agent.predict("two", examples("2")[0])
+    lines = run("predict", store, "two", "--data", data / "2.npz").output.splitlines()
+    assert lines[0] == "label,p_3,p_4"
+    printed = np.array([line.split(",") for line in lines[1:]], float)
+    assert np.allclose(printed[:, 1:], expected, atol=1e-6)
+    assert (printed[:, 0] == np.array([3, 4])[expected.argmax(-1)]).all()
+    run("predict", store, "two", "--data", data / "2.npz", "--out", data / "out.npz")
+    assert np.array_equal(np.load(data / "out.npz")["probabilities"], expected)
+    run("predict", store, "two", "--data", data / "2.npz", "--out", data / "out.csv")
+    assert (data / "out.csv").read_text().splitlines() == lines
+    run("predict", store, "two", "--data", data / "2.npz", "--out", data / "out.txt", code=1)
+
+
+def test_verify_finds_damage(store: Path) -> None:
+    assert "files whole" in run("verify", store).output
+    piece = next((store / "remembered").iterdir())
+    piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")
+    assert f"{piece.name}: damaged" in run("verify", store, code=1).output
+
+
+def test_a_receipt_is_written_and_verified(store: Path, data: Path) -> None:
+    run("forget", store, "two", "--receipt", store / "receipt.json", code=1)
+    (data / "taken.json").write_text("mine")
+    run("forget", store, "two", "--receipt", data / "taken.json", code=1)
+    run("forget", store, "two", "--receipt", data / "no" / "folder.json", code=1)
+    run("forget", store, "one", "--receipt", data / "receipt.json", code=1)
+    assert not (data / "receipt.json").exists()
+    run("forget", store, "two", "--receipt", data / "receipt.json")
+    assert "not checked" in run("verify-receipt", data / "receipt.json").output
+    assert "expected store" in run("verify-receipt", data / "receipt.json", "--store", store).output
+    run("verify-receipt", data / "receipt.json", "--identity", "0" * 64, code=1)
+    text = (data / "receipt.json").read_text()
+    (data / "receipt.json").write_text(text.replace('"two"', '"six"'))
+    run("verify-receipt", data / "receipt.json", code=1)
+    assert (data / "taken.json").read_text() == "mine"
+
+
+def test_keys_elsewhere_by_option_or_environment(data: Path) -> None:
+    run("init", data / "apart", "--keys", data / "keys.json", *SMALL)
+    run("learn", data / "apart", "one", "--data", data / "1.npz", "--temporary", code=1)
+    run("learn", data / "apart", "one", "--data", data / "1.npz", "--temporary", "--keys", data / "keys.json")
+    assert "temporary" in run("status", data / "apart", CLPU_KEYS=str(data / "keys.json")).output
+    assert "nothing was decrypted" in run("verify", data / "apart").output
+    run("forget", data / "apart", "one", CLPU_KEYS=str(data / "keys.json"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["learn", "{store}", "one", "--data", "{data}/1.npz"],
+        ["learn", "{store}", "three", "--data", "{data}/missing.npz"],
+        ["learn", "{data}/nowhere", "three", "--data", "{data}/1.npz"],
+        ["keep", "{store}", "three"],
+        ["forget", "{store}", "one"],
+        ["forget", "{store}", "three"],
+        ["predict", "{store}", "three", "--data", "{data}/1.npz"],
+        ["status", "{store}", "--test", "two"],
+        ["status", "{data}"],
+        ["init", "{store}"],
+        ["init", "{data}/new", "--method", "magic"],
+        ["init", "{data}/new", "--set", "colour=red"],
+        ["init", "{data}/new", "--set", "colour"],
+        ["verify", "{data}/nowhere"],
+        ["verify-receipt", "{data}/1.npz"],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_an_error_is_one_line_and_changes_nothing(store: Path, data: Path, arguments: list[str]) -> None:
+    before = picture(store)
+    result = run(*(argument.format(store=store, data=data) for argument in arguments), code=1)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert picture(store) == before
+
+
+def test_importing_the_commands_is_cheap() -> None:
+    code = "import sys, clpu.store.cli; print([m for m in ('torch', 'numpy', 'cryptography') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
+    before = picture(store)
+    x, y = examples("1")
+    np.savez(data / "long.npz", x=np.tile(x, (40_000, 1)), y=np.tile(y, 40_000))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clpu.store", "learn", store, "three", "--data", data / "long.npz"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and the child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            open_store(store).close()
+        except Exception:
+            break  # the other process has the lock: it is at work
+        time.sleep(0.05)
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130, errors
+    assert "the store is as it was" in errors
+    assert picture(store) == before
+
+
+def test_without_cryptography_one_line_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['cryptography'] = None; from clpu.store.__main__ import app; app(['init', 'new'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "error: MissingPackage: a durable agent needs the package cryptography: pip install 'clpu[store]'\n"
+    )
+    assert not (tmp_path / "new").exists()

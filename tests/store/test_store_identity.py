@@ -1,0 +1,100 @@
+"""After a forget the folder is that of an agent which never learned the task."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from storekit import SETTINGS, clone, follow, handle, picture, picture_without_secrets
+
+from clpu import Stream
+from clpu.requests import Entry, Ledger, Request
+from clpu.store import create
+from clpu.store import open as open_store
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Legal streams over four tasks, rich in forgets."""
+    ledger = Ledger()
+    requests = []
+    for _ in range(draw(st.integers(1, 9))):
+        task = draw(st.sampled_from("abcd"))
+        entry = ledger.entries.get(task)
+        letters = "TTR" if entry is None else "FFR" if entry.status.value == "T" else ""
+        if not letters:
+            continue
+        request = Request.parse(task + draw(st.sampled_from(letters)))
+        meaning = ledger.admit(request)
+        if meaning == "learn":
+            ledger.learned(task, Entry(request.instruction))
+        elif meaning == "keep":
+            ledger.kept(task)
+        else:
+            ledger.forgotten(task)
+        requests.append(request)
+    return Stream(requests)
+
+
+def run(path: Path, stream: Stream, reopen: bool) -> None:
+    agent = open_store(path)
+    for request in stream:
+        handle(agent, str(request))
+        if reopen:
+            agent.close()
+            agent = open_store(path)
+    agent.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stream=streams(), reopen=st.booleans())
+@example(stream=Stream("aT aF"), reopen=False)
+@example(stream=Stream("aT bR cT aF cR dT"), reopen=False)
+@example(stream=Stream("aT bT cT bF"), reopen=True)
+def test_a_folder_equals_its_counterfactual_byte_by_byte(empty_store: Path, stream: Stream, reopen: bool) -> None:
+    """Both start as copies of one fresh store, so that the key file, too, must be equal to the last bit."""
+    with TemporaryDirectory() as folder:
+        past, never = clone(empty_store, Path(folder) / "a"), clone(empty_store, Path(folder) / "b")
+        run(past, stream, reopen)
+        counterfactual = stream.counterfactual()
+        run(never, counterfactual, False)
+        assert picture_without_secrets(past) == picture_without_secrets(never)
+        with open_store(past, read_only=True) as agent:
+            alone = "T" not in agent.tasks.values()
+        if alone:
+            assert picture(past) == picture(never)
+
+
+@pytest.mark.slow
+def test_many_temporary_tasks_leave_not_even_a_larger_folder(store: Path, empty_store: Path) -> None:
+    """Some file systems never shrink a folder that once held many names."""
+    with open_store(store) as agent:
+        for number in range(150):
+            handle(agent, f"{number}T")
+        for number in range(150):
+            handle(agent, f"{number}F")
+    assert picture(store) == picture(empty_store)
+
+
+@pytest.mark.parametrize("method", ["ind", "clpu-der++-scratch"])
+def test_the_other_exact_methods_are_identical_too(method: str, tmp_path: Path) -> None:
+    own = {name: value for name, value in SETTINGS.items() if method != "ind" or name in ("hidden", "epochs")}
+    create(tmp_path / "a", method, **own).close()
+    clone(tmp_path / "a", tmp_path / "b")
+    follow(tmp_path / "a", "1T 2R 3T 4T 3R 1F 4F")
+    follow(tmp_path / "b", "2R 3T 3R")
+    assert picture(tmp_path / "a") == picture(tmp_path / "b")
+
+
+def test_two_stores_made_apart_differ_in_their_identity_and_keys_only(tmp_path: Path) -> None:
+    for name in "ab":
+        create(tmp_path / name, keys=tmp_path / f"{name}.json", **SETTINGS).close()
+    follow(tmp_path / "a", "1R 2T 2F", keys=tmp_path / "a.json")
+    follow(tmp_path / "b", "1R", keys=tmp_path / "b.json")
+    one, other = picture(tmp_path / "a"), picture(tmp_path / "b")
+    assert {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} == {"store.json"}
+    lines = [(tmp_path / name / "store.json").read_text().splitlines() for name in "ab"]
+    differing = [a for a, b in zip(*lines) if a != b]
+    assert len(lines[0]) == len(lines[1])
+    assert [line.split('"')[1] for line in differing] == ["checksum", "identity"]
