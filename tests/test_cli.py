@@ -67,3 +67,10 @@ def test_the_methods_are_listed_with_their_settings():
     assert shown.returncode == 0
     for word in ("clpu-der++-scratch", "exact", "approximate", "rehearsed"):
         assert word in shown.stdout
+
+
+def test_the_package_offers_its_parts_when_they_are_asked_for():
+    code = (
+        "import clpu, clpu.store as store; assert clpu.open is store.open; assert callable(clpu.audit); clpu.data.tasks"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -33,6 +33,7 @@ from clpu.requests import Instruction, Request, Stream
 if TYPE_CHECKING:
     from clpu.agent import Agent, Progress
     from clpu.methods import METHODS, Method, register
+    from clpu.store import open
 
 __version__ = "0.1.0"
 
@@ -70,6 +71,7 @@ __all__ = [
     "StoreLocked",
     "Stream",
     "UnknownTask",
+    "open",
     "register",
 ]
 
