@@ -154,6 +154,17 @@ def test_what_is_left_on_disk_is_a_trace(finished):
     assert verdict(dataclasses.replace(found, residue=())).kind == EXACT
 
 
+@pytest.mark.parametrize(("method", "clean"), [("clpu-der++", True), ("ind", True), ("seq", False)])
+def test_the_disk_of_a_durable_agent_is_searched(method, clean):
+    """An exact method leaves nothing; one that keeps the head of a forgotten task leaves its name."""
+    from clpu.audit.residue import residue
+
+    plan = planned(method)
+    found = residue(method, Stream("1R 2T 2F"), plan.data, "mlp", plan.recipe.settings[method])
+    assert (found == ()) == clean
+    assert clean or "its name" in found[0]
+
+
 class Parser(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -281,7 +292,7 @@ def test_the_package_itself_can_be_called():
 def test_the_program_says_what_it_costs_then_audits_and_resumes(tmp_path):
     code = "import sys; from clpu.cli import main; sys.argv[0] = 'clpu'; main()"
     command = [sys.executable, "-c", code, "audit", "--profile", "smoke", "--methods", "ind", "--seeds", "4"]
-    command += ["--requests", "1R 2T 2F", "--set", "train=96", "--out", "mine", "--workers", "1"]
+    command += ["--requests", "1R 2T 2F", "--set", "train=96", "--out", "mine", "--workers", "1", "--store"]
     environment = {**os.environ, "COLUMNS": "120"}
 
     def again():
@@ -293,6 +304,7 @@ def test_the_program_says_what_it_costs_then_audits_and_resumes(tmp_path):
     assert "exact (proved bitwise)" in shown.stdout
     assert {p.name for p in (tmp_path / "mine").iterdir()} >= {"audit.json", "audit.html", "table.md", "verdicts.json"}
     assert json.loads((tmp_path / "mine" / "verdicts.json").read_text())["ind"]["kind"] == EXACT
+    assert json.loads((tmp_path / "mine" / "findings" / "ind.json").read_text())["residue"] == []
     assert "agents to train" not in again().stderr
 
 

@@ -44,6 +44,9 @@ def add_commands(app: typer.Typer) -> None:
             Optional[list[str]],  # noqa: UP045
             typer.Option("--set", help="key=value or method.key=value: changes a setting; as often as you like."),
         ] = None,
+        store: Annotated[
+            bool, typer.Option("--store", help="Also let a durable agent forget, and search the disk for residue.")
+        ] = False,
         error_rate: Annotated[
             float, typer.Option(help="How often a method without a trace may be accused, over all attacks.")
         ] = 0.01,
@@ -60,5 +63,7 @@ def add_commands(app: typer.Typer) -> None:
 
         names = [name for text in methods or ["all"] for name in text.replace(",", " ").split()]
         folder = out or Path("audits") / f"{stream}-{profile}"
-        code = command(stream, profile, names, requests, seeds, folder, workers, set_ or [], error_rate, device, quiet)
+        code = command(
+            stream, profile, names, requests, seeds, folder, workers, set_ or [], error_rate, device, quiet, store
+        )
         raise typer.Exit(code)

@@ -11,7 +11,7 @@ from rich.console import Console
 from clpu import jsonfile
 from clpu.audit import run as auditing
 from clpu.audit.page import page
-from clpu.audit.plan import DESIGNS, estimate
+from clpu.audit.plan import DESIGNS, Plan, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import run as benchmark
@@ -19,6 +19,7 @@ from clpu.bench.display import Display, duration
 from clpu.bench.profiles import profile as named_profile
 from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
+from clpu.requests import Stream
 
 
 def audit(
@@ -33,6 +34,7 @@ def audit(
     error_rate: float,
     device: str,
     quiet: bool,
+    store: bool = False,
 ) -> int:
     """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
     if workers is not None and workers < 1:
@@ -62,6 +64,8 @@ def audit(
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130
+    if store:
+        _scan(plan, folder, chosen)
     made = auditing.read_audit(folder)
     if made.findings:
         written = write(made, folder)
@@ -75,6 +79,17 @@ def audit(
             console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
         return 1
     return 0
+
+
+def _scan(plan: Plan, folder: Path, methods: Sequence[str]) -> None:
+    """Add to the findings what a durable agent leaves on the disk, where that was not looked at yet."""
+    from clpu.audit.residue import residue  # needs cryptography
+
+    stream, network = Stream(plan.recipe.requests), str(plan.recipe.network["name"])
+    for method, findings in auditing.read_audit(folder).findings.items():
+        if method in methods and findings.residue is None:
+            left = residue(method, stream, plan.data, network, plan.recipe.settings[method])
+            jsonfile.write(auditing.findings_path(folder, method), replace(findings, residue=left).to_json())
 
 
 def write(made: auditing.Audit, folder: Path) -> list[Path]:
