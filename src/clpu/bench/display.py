@@ -95,10 +95,12 @@ class Display:
 def duration(seconds: float) -> str:
     """A length of time for people.
 
-    >>> duration(45), duration(600), duration(9000)
-    ('45 s', '10 min', '2 h 30 min')
+    >>> duration(45), duration(94), duration(600), duration(9000)
+    ('45 s', '1 min 34 s', '10 min', '2 h 30 min')
     """
-    if seconds < 90:
+    if seconds < 60:
         return f"{seconds:.0f} s"
+    if seconds < 300:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
