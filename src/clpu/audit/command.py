@@ -15,10 +15,11 @@ from clpu.audit.plan import DESIGNS, Plan, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import run as benchmark
-from clpu.bench.display import Display, duration
+from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
 from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
+from clpu.report.names import duration
 from clpu.requests import Stream
 
 

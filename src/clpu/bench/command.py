@@ -11,11 +11,12 @@ from rich.console import Console
 
 from clpu.bench import engine
 from clpu.bench import run as benchmark
-from clpu.bench.display import Display, duration
+from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
 from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
 from clpu.report import write
+from clpu.report.names import duration
 from clpu.report.terminal import show
 from clpu.results import read_run
 

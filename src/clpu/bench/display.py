@@ -13,6 +13,7 @@ from rich.text import Text
 from clpu.bench.engine import Event
 from clpu.bench.pieces import Piece
 from clpu.bench.run import request_costs
+from clpu.report.names import duration
 from clpu.requests import Stream
 
 
@@ -90,17 +91,3 @@ class Display:
     def _say(self, text: str, style: str = "") -> None:
         if not self.quiet:
             self.console.print(Text(text, style=style), soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """A length of time for people.
-
-    >>> duration(45), duration(94), duration(600), duration(9000)
-    ('45 s', '1 min 34 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 300:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
