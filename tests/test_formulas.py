@@ -53,16 +53,16 @@ def main_of(agent):
 def test_cross_entropy_is_log_sum_exp_minus_the_chosen_output():
     logits, y = some(2, 3, 4), torch.tensor([[0, 3, 1], [2, 2, 0]])
     by_hand = sum(
-        (math.log(sum(math.exp(v) for v in logits[k, i].tolist())) - float(logits[k, i, y[k, i]])) / 3
+        (math.log(sum(math.exp(v) for v in logits[k, i].tolist())) - float(logits[k, i, y[k, i]])) / 6
         for k in range(2)
         for i in range(3)
     )
     assert float(cross_entropy(logits, y)) == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_squared_error_is_the_mean_over_batch_and_classes():
+def test_squared_error_is_the_mean_over_replicas_batch_and_classes():
     a, b = some(2, 3, 4), some(2, 3, 4, seed=1)
-    by_hand = sum(((a[k] - b[k]) ** 2).sum().item() / 12 for k in range(2))
+    by_hand = sum(((a[k] - b[k]) ** 2).sum().item() / 24 for k in range(2))
     assert float(squared_error(a, b)) == pytest.approx(by_hand, rel=1e-5)
 
 
@@ -73,7 +73,7 @@ def test_distillation_is_the_cross_entropy_of_softened_outputs():
         for i in range(3):
             p = np.exp(old[k, i].numpy() / 2) / np.exp(old[k, i].numpy() / 2).sum()
             q = np.exp(new[k, i].numpy() / 2) / np.exp(new[k, i].numpy() / 2).sum()
-            by_hand -= float((p * np.log(q)).sum()) / 3
+            by_hand -= float((p * np.log(q)).sum()) / 6
     assert float(distillation(new, old, 2.0)) == pytest.approx(by_hand, rel=1e-5)
 
 

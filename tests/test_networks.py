@@ -65,7 +65,7 @@ def test_training_a_looped_network_is_plain_sgd_with_batchnorm_statistics():
     learner = network.trainable(Descent(0.05, 0.01))
     for step in range(4):
         logits = learner.logits(("1", x[step]))[0]
-        learner.descend(sum(F.cross_entropy(logits[k], y[step, k]) for k in range(2)))
+        learner.descend(sum(F.cross_entropy(logits[k], y[step, k]) for k in range(2)) / 2)
     for k in range(2):
         module, head = ordinary(network, k), nn.Linear(16, 3)
         head.weight.data, head.bias.data = network.heads["1"].weight[k].T.clone(), network.heads["1"].bias[k, 0].clone()
@@ -100,8 +100,8 @@ def test_the_pull_of_a_looped_network_is_the_gradient_of_the_penalty():
     anchor = {n: t + 0.5 for n, t in body.tensors().items()}
     start = copy.deepcopy(body.replica_tensors)
     x = some(2, 3, 4)
-    body.forward(x, Descent(0.1)).square().sum().backward()
-    body.descend(Descent(0.1, 0.02, Pull.towards(3.0, [(fisher, anchor), (fisher, anchor)])))
+    features = body.forward(x, Descent(0.1))
+    body.descend(2 * features, Descent(0.1, 0.02, Pull.towards(3.0, [(fisher, anchor), (fisher, anchor)])))
     for k in range(2):
         theta = {n: t.detach().clone().requires_grad_() for n, t in start[k].items()}
         loss = functional_call(module, theta, (x[k],)).square().sum()
@@ -147,7 +147,7 @@ def test_inputs_of_several_parts_go_through_the_body_once():
     network = network.with_head("2", Blueprint("mlp", {}, CPU).head(16, 4, [0], "2")).trainable(Descent(0.1))
     sizes = []
     forward = network.body.forward
-    network.body.forward = lambda x, descent=None: (sizes.append(x.shape[1]), forward(x, descent))[1]
+    network.body.forward = lambda x, *rest: (sizes.append(x.shape[1]), forward(x, *rest))[1]
     x, other = some(1, 5, 3, 8, 8), some(1, 2, 3, 8, 8)
     outputs = network.logits(("1", x), ("2", x), ("2", other))
     assert sizes == [7]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clpu.losses import weighted
 from clpu.randomness import rand
 from clpu.training import Augment, Batch, Batches, unchanged
 
@@ -68,33 +69,38 @@ class Reservoir:
     def __init__(self, batches: Batches, size: int, sources: Sequence[torch.Generator]) -> None:
         self.data = batches.data
         self.places = torch.stack([survivors(batches.examples_seen, size, s) for s in sources])
-        self.index = torch.zeros_like(self.places)
-        self.logits: Tensor | None = None
-        order = self.places.flatten().argsort()
-        self._slots = order
-        bounds = torch.searchsorted(
-            self.places.flatten()[order], self.places.new_tensor([*batches.starts, batches.examples_seen])
-        )
-        self._bounds: list[int] = bounds.tolist()
+        # The slots in the order in which they are filled for good: of which replica, and by which row of its batch.
+        self._slots = self.places.flatten().argsort()
+        places = self.places.flatten()[self._slots]
+        starts = self.places.new_tensor(batches.starts)
+        self._replica = self._slots // self.places.shape[1]
+        self._row = places - starts[torch.searchsorted(starts, places, right=True) - 1]
+        ends = [*batches.starts[1:], batches.examples_seen]
+        self._filled: list[int] = torch.searchsorted(places, places.new_tensor([0, *ends])).tolist()
+        self._indices: list[Tensor] = []
+        self._logits: list[Tensor] = []
 
     def see(self, batch: Batch, logits: Tensor | None = None) -> None:
         """Keep the examples of this batch that stay to the end, with the outputs they had just now."""
-        slots = self._slots[self._bounds[batch.step] : self._bounds[batch.step + 1]]
-        if logits is not None and self.logits is None:
-            self.logits = logits.new_zeros(*self.places.shape, logits.shape[-1])
-        if not len(slots):
+        first, last = self._filled[batch.step : batch.step + 2]
+        if first == last:
             return
-        replica, slot = slots // self.places.shape[1], slots % self.places.shape[1]
-        where = self.places[replica, slot] - batch.start
-        self.index[replica, slot] = batch.index[replica, where]
-        if self.logits is not None and logits is not None:
-            there = (replica.to(logits.device), where.to(logits.device))
-            self.logits[replica.to(logits.device), slot.to(logits.device)] = logits.detach()[there]
+        replica, row = self._replica[first:last], self._row[first:last]
+        self._indices.append(batch.index[replica, row])
+        if logits is not None:
+            self._logits.append(logits.detach()[replica.to(logits.device), row.to(logits.device)])
 
     def memory(self) -> Memory:
         """What was kept."""
-        index = self.index.to(self.data.x.device)
-        return Memory(self.data.x[index], self.data.y[index], self.logits)
+        device = self.data.x.device
+        index = self._in_slots(self._indices).to(device)
+        return Memory(self.data.x[index], self.data.y[index], self._in_slots(self._logits) if self._logits else None)
+
+    def _in_slots(self, kept: list[Tensor]) -> Tensor:
+        values = torch.cat(kept)
+        slots = torch.empty_like(values)
+        slots[self._slots.to(values.device)] = values
+        return slots.view(*self.places.shape, *values.shape[1:])
 
 
 class Rehearsal:
@@ -125,8 +131,7 @@ class Rehearsal:
 
     def mean(self, terms: Iterable[Tensor]) -> Tensor:
         """1/|past tasks| Σ_τ of a loss, from its means over each of the samples; zero if there are none."""
-        weighted = [term * (len(t.tasks) / self._tasks) for term, t in zip(terms, self._tables)]
-        return sum(weighted[1:], start=weighted[0]) if weighted else torch.zeros((), dtype=torch.float32, device="cpu")
+        return weighted(*((len(table.tasks) / self._tasks, term) for term, table in zip(terms, self._tables)))
 
 
 class _Table:

@@ -74,6 +74,23 @@ def test_the_figures_are_those_of_the_agents_themselves(finished):
     assert result.bytes[1] > result.bytes[2] == result.bytes[0]
 
 
+def test_learning_that_methods_share_is_done_once_and_changes_no_figure(tmp_path):
+    alone = tiny(("seq", "ewc"))
+    assert run(alone, tmp_path / "shared") == {}
+    taken = []
+
+    def unshared(piece, data, path, progress):
+        taken.append(piece.name)
+        save(path, piece, perform(piece, data, progress))
+
+    def without(*arguments):
+        return engine.run_pieces(*arguments, work=unshared)
+
+    assert run(alone, tmp_path / "not", performer=without) == {}
+    assert len(taken) == 4
+    assert figures(tmp_path / "shared") == figures(tmp_path / "not")
+
+
 def test_a_finished_run_is_not_done_again(finished):
     events = []
     assert run(tiny(), finished, listener=events.append) == {}

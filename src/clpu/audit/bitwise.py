@@ -22,7 +22,7 @@ from clpu.methods import Method
 from clpu.snapshot import canonical, encode, main_tensors, state_meta, task_tensors
 
 #: What every method object has, however it learns; its state is looked at part by part.
-_USUAL = {"settings", "blueprint", "seeds", "device", "progress", "state"}
+_USUAL = {"settings", "blueprint", "seeds", "device", "progress", "state", "shared"}
 
 
 def fingerprint(agent: Agent, data: Sequence[TaskData] = (), images: int = 100) -> dict[str, str]:

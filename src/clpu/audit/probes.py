@@ -16,7 +16,8 @@ from torch import nn
 from clpu.agent import Agent, Progress
 from clpu.audit.bitwise import fingerprint
 from clpu.audit.observed import LATER, Observed, Sizes, accuracy, observe
-from clpu.bench.pieces import Piece, TaskData, handle, write_arrays
+from clpu.bench.engine import SHARED
+from clpu.bench.pieces import Piece, TaskData, handle, share, write_arrays
 from clpu.errors import BadRun
 from clpu.methods import Method
 from clpu.requests import Stream
@@ -52,8 +53,13 @@ def perform(
     progress: Callable[[int, Progress | None], None] = lambda n, p: None,
     method: type[Method] | None = None,
     network: nn.Module | None = None,
+    shared: Path | None = None,
 ) -> Seen:
-    """Train the runs of a probe through their stream and look at them."""
+    """Train the runs of a probe through their stream and look at them.
+
+    `shared` is a folder for learning that methods have in common. Bits are never taken from it: runs that are
+    compared bit by bit are trained independently.
+    """
     by_name = {task.name: task for task in data}
     agent = Agent(
         probe.method if method is None else method,
@@ -62,6 +68,7 @@ def perform(
         device=probe.device,
         **probe.settings,
     )
+    share(agent, None if probe.outputs_after else shared)
     observed: dict[Sight, Observed] = {}
     prints: dict[int, dict[str, str]] = {}
     stream = Stream(probe.requests)
@@ -85,7 +92,7 @@ def perform(
 
 def work(probe: Probe, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]) -> None:
     """What the engine does with a probe of a registered method."""
-    save(path, probe, perform(probe, data, progress))
+    save(path, probe, perform(probe, data, progress, shared=path.parent / SHARED))
 
 
 def save(path: Path, probe: Probe, seen: Seen) -> None:

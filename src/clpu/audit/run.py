@@ -107,7 +107,9 @@ def _run(
         finish(method)
     # Method by method, so that a run that is stopped has whole findings of the first ones.
     left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
-    return engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
+    failures = engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
+    benchmark.tidy(scratch)
+    return failures
 
 
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:

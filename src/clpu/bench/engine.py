@@ -40,6 +40,9 @@ class Event:
     reason: str = ""
 
 
+#: The folder among pieces in which they leave learning for one another.
+SHARED = "shared"
+
 Listener = Callable[[Event], None]
 
 
@@ -51,7 +54,7 @@ def measure(
     piece: Piece, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]
 ) -> None:
     """What a benchmark does with a piece."""
-    save(path, piece, perform(piece, data, progress))
+    save(path, piece, perform(piece, data, progress, path.parent / SHARED))
 
 
 def run_pieces(

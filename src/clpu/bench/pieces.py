@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -65,11 +67,18 @@ class Measured:
 
 
 def perform(
-    piece: Piece, data: Sequence[TaskData], progress: Callable[[int, Progress | None], None] = lambda n, p: None
+    piece: Piece,
+    data: Sequence[TaskData],
+    progress: Callable[[int, Progress | None], None] = lambda n, p: None,
+    shared: Path | None = None,
 ) -> Measured:
-    """Train the replicas of a piece through their stream; `progress` gets the request's number and the step."""
+    """Train the replicas of a piece through their stream; `progress` gets the request's number and the step.
+
+    `shared` is a folder in which pieces leave learning for others that would do the same.
+    """
     stream, by_name = Stream(piece.requests), {task.name: task for task in data}
     agent = Agent(piece.method, piece.network, seeds=piece.seeds, device=piece.device, **piece.settings)
+    share(agent, shared)
     # A counterfactual may have no requests at all; then the fresh agent is what is measured.
     accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))
     outputs: dict[tuple[int, str], NDArray[np.float32]] = {}
@@ -108,6 +117,29 @@ def handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
 
 def _log_probabilities(agent: Agent, task: TaskData) -> Tensor:
     return F.log_softmax(agent.logits(task.name, task.test_x, len(task.classes)), -1)
+
+
+def share(agent: Agent, folder: Path | None) -> None:
+    """Let an agent take from a folder, and leave there, learning that other methods have in common with its own."""
+    agent._method.shared = None if folder is None else _Folder(folder)
+
+
+class _Folder:
+    """Results of learning as files. One that is missing or damaged is simply computed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def get(self, key: str) -> dict[str, Tensor] | None:
+        try:
+            return safetensors.torch.load_file(self.path / key)
+        except (OSError, safetensors.SafetensorError):
+            return None
+
+    def put(self, key: str, tensors: dict[str, Tensor]) -> None:
+        arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
+        with suppress(OSError):  # a full disk only means that nothing is shared
+            write_arrays(self.path / key, arrays, {})
 
 
 def save(path: Path, piece: Piece, measured: Measured) -> None:

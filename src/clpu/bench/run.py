@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -171,9 +172,14 @@ def _run(
     failures = performer(_in_order(left), plan.data, scratch, workers, watch) if left else {}
     if left:
         write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
-    if scratch.is_dir() and not any(scratch.iterdir()):
-        scratch.rmdir()
+    tidy(scratch)
     return failures
+
+
+def tidy(scratch: Path) -> None:
+    """Remove the folder of pieces once none is left in it."""
+    if scratch.is_dir() and {path.name for path in scratch.iterdir()} <= {engine.SHARED}:
+        shutil.rmtree(scratch)
 
 
 def _has_result(folder: Path, method: str) -> bool:

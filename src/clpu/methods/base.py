@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -12,14 +12,17 @@ from torch import Tensor
 
 from clpu.augment import crop_and_flip
 from clpu.errors import BadSetting
+from clpu.losses import cross_entropy
 from clpu.memory import Memory, Rehearsal, Reservoir
+from clpu.methods import alone
+from clpu.methods.alone import Shared
 from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.networks.descent import Descent, Pull
 from clpu.networks.network import Network
 from clpu.randomness import generators
 from clpu.requests import Ledger
 from clpu.settings import Training
-from clpu.training import Augment, Batches, Examples, Step, Steps, fit, unchanged
+from clpu.training import Augment, Batch, Batches, Examples, Step, Steps, fit, unchanged
 
 #: The methods by name, in the order of the paper's tables.
 METHODS: dict[str, type[Method]] = {}
@@ -96,6 +99,8 @@ class Method(ABC):
         self.device = blueprint.device
         self.progress = progress
         self.state = State()
+        #: Where learning that other methods have in common with this one is done once; nowhere, unless told.
+        self.shared: Shared | None = None
 
     @abstractmethod
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
@@ -180,6 +185,38 @@ class Method(ABC):
         classes = {t: len(self.ledger[t].labels) for t in memories}
         augment = self.augmentation(task, purpose)
         return Rehearsal(memories, classes, self.settings.rehearsed, self.sources(task, purpose), augment)
+
+    def learned_alone(
+        self, task: str, data: Examples, start: Network, pull: Pull | None = None
+    ) -> tuple[Network, Memory | None]:
+        """The network after plain SGD on the task's own data, and a memory of it if the settings have one."""
+        start = self.with_fresh_head(start, task, data.classes)
+        batches = self.batches(task, data)
+        size = getattr(self.settings, "memory", None)
+        shared = self.shared if pull is None and self.blueprint.module is None else None
+        key, plain = "", ""
+        if shared is not None:
+            known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, len(data)]
+            known += [getattr(self.settings, field.name) for field in fields(Training)]
+            key, plain = (alone.key_of(start, task, [*known, kept]) for kept in (size, None))
+            found = shared.get(key)
+            if found is not None:
+                self.progress("learn", len(batches), len(batches))
+                return alone.unpacked(found, start, task)
+        reservoir = None if size is None else self.reservoir(task, batches)
+
+        def loss(net: Network, batch: Batch) -> Tensor:
+            outputs = net.logits((task, batch.x))[0]
+            if reservoir is not None:
+                reservoir.see(batch, outputs)
+            return cross_entropy(outputs, batch.y)
+
+        network = self.fit(task, start, batches, loss, pull=pull)
+        memory = None if reservoir is None else reservoir.memory()
+        if shared is not None:
+            shared.put(key, alone.packed(network, task, memory))
+            shared.put(plain, alone.packed(network, task, None))
+        return network, memory
 
     def fit(
         self,

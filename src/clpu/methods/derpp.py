@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from clpu.losses import cross_entropy, squared_error
+from clpu.losses import cross_entropy, squared_error, weighted
 from clpu.memory import Memory, Sample
 from clpu.methods.base import register
 from clpu.methods.er import ER, ERSettings, RehearsalSettings, Rehearsing
@@ -36,7 +36,7 @@ class Dark(Rehearsing):
     def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
         assert sample.logits is not None
         mse, ce = squared_error(outputs, sample.logits), cross_entropy(outputs, sample.y)
-        return mse * self.settings.alpha + ce * self.settings.beta
+        return weighted((self.settings.alpha, mse), (self.settings.beta, ce))
 
     def learned(
         self, task: str, data: Examples, network: Network, past: Mapping[str, Memory]

@@ -40,6 +40,10 @@ class Rehearsing(Method):
         self, task: str, data: Examples, network: Network, past: Mapping[str, Memory]
     ) -> tuple[Network, Memory]:
         """The network after ℓ(new task) + 1/|past| Σ_τ replayed(B_τ), and the new task's memory."""
+        if not past:
+            network, memory = self.learned_alone(task, data, network)
+            assert memory is not None
+            return network, memory
         batches = self.batches(task, data)
         reservoir = self.reservoir(task, batches)
         rehearsal = self.rehearsal(past, task, "rehearsal")

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clpu.losses import cross_entropy
 from clpu.methods.base import Method, register
 from clpu.networks.descent import Pull
 from clpu.networks.network import Network
@@ -68,11 +67,5 @@ class EWC(Consolidating):
     Settings = EWCSettings
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        self.main = self.fit(
-            task,
-            self.with_fresh_head(self.main, task, data.classes),
-            self.batches(task, data),
-            lambda net, batch: cross_entropy(net.logits((task, batch.x))[0], batch.y),
-            pull=self.pull(list(self.ledger)),
-        )
+        self.main, _ = self.learned_alone(task, data, self.main, self.pull(list(self.ledger)))
         self.consolidate(task, self.main, data)

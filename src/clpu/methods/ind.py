@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clpu.losses import cross_entropy
 from clpu.methods.base import Method, register
 from clpu.networks.network import Network
 from clpu.training import Examples
@@ -17,12 +16,7 @@ class Ind(Method):
     keeps = ()
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        self.isolated[task] = self.fit(
-            task,
-            self.with_fresh_head(self.fresh_network(task), task, data.classes),
-            self.batches(task, data),
-            lambda net, batch: cross_entropy(net.logits((task, batch.x))[0], batch.y),
-        )
+        self.isolated[task], _ = self.learned_alone(task, data, self.fresh_network(task))
 
     def network_of(self, task: str) -> Network:
         return self.isolated[task] if task in self.isolated else self.fresh_network(task)

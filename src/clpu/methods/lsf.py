@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clpu.errors import BadData
-from clpu.losses import cross_entropy, mean
+from clpu.losses import cross_entropy, mean, weighted
 from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
 from clpu.methods.lwf import Distilling, LwFSettings
@@ -72,7 +72,7 @@ class LSF(Consolidating, Distilling):
     def recalled(self, outputs: list[Tensor]) -> Tensor:
         """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
         classes = [torch.arange(h.shape[1], device=h.device).expand(h.shape[:2]) for h in outputs]
-        return mean(cross_entropy(h, c) for h, c in zip(outputs, classes)) * self.settings.mnemonic
+        return weighted((self.settings.mnemonic, mean(cross_entropy(h, c) for h, c in zip(outputs, classes))))
 
     def forget(self, task: str) -> None:
         retained = self.others(task)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clpu.losses import cross_entropy, distillation, mean
+from clpu.losses import cross_entropy, distillation, mean, weighted
 from clpu.methods.base import Method, register
 from clpu.networks.network import Network
 from clpu.settings import Training, setting
@@ -43,7 +43,7 @@ class Distilling(Method):
     def distilled(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
         terms = [distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets)]
-        return mean(terms) * self.settings.distill
+        return weighted((self.settings.distill, mean(terms)))
 
     def teacher(self, past: Sequence[str], data: Examples) -> Callable[[Batch], list[Tensor]]:
         """The outputs of the past tasks' heads on each batch of the new task, by the network as it is now.
@@ -77,11 +77,13 @@ class LwF(Distilling):
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         past = list(self.ledger)
+        if not past:
+            self.main, _ = self.learned_alone(task, data, self.main)
+            return
         teacher = self.teacher(past, data)
 
         def loss(net: Network, batch: Batch) -> Tensor:
             new, *old = net.logits((task, batch.x), *((t, batch.x) for t in past))
-            term = cross_entropy(new, batch.y)
-            return term + self.distilled(old, teacher(batch)) if past else term
+            return cross_entropy(new, batch.y) + self.distilled(old, teacher(batch))
 
         self.main = self.fit(task, self.warmed_up(task, data), self.batches(task, data), loss)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clpu.losses import cross_entropy
 from clpu.methods.base import Method, register
 from clpu.training import Examples
 
@@ -15,9 +14,4 @@ class Seq(Method):
     keeps = ()
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        self.main = self.fit(
-            task,
-            self.with_fresh_head(self.main, task, data.classes),
-            self.batches(task, data),
-            lambda net, batch: cross_entropy(net.logits((task, batch.x))[0], batch.y),
-        )
+        self.main, _ = self.learned_alone(task, data, self.main)

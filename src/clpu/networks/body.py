@@ -20,12 +20,12 @@ class Body(ABC):
     features: int
 
     @abstractmethod
-    def forward(self, x: Tensor, descent: Descent | None = None) -> Tensor:
-        """Features; with a descent, in training mode and recorded for `descend`."""
+    def forward(self, x: Tensor, descent: Descent | None = None, scale: float = 1.0) -> Tensor:
+        """Features of scale·x; with a descent, in training mode and kept in mind for `descend`."""
 
     @abstractmethod
-    def descend(self, descent: Descent) -> None:
-        """Whatever of the update the backward pass has not done already."""
+    def descend(self, grad: Tensor, descent: Descent) -> None:
+        """One step, given the gradient of the loss by the features that `forward` gave last."""
 
     @abstractmethod
     def trainable(self) -> Body:

@@ -40,6 +40,7 @@ class Looped(Body):
         # What the user froze stays frozen: parameters, and modules in another mode than the whole (BatchNorm).
         self._parameter_names = [name for name, p in skeleton.named_parameters() if p.requires_grad]
         self._stubborn = [(m, m.training) for m in skeleton.modules() if m.training != skeleton.training]
+        self._outputs: list[Tensor] = []
         self._lock = threading.Lock()  # functional_call puts tensors into the skeleton for as long as it runs
 
     @classmethod
@@ -74,14 +75,18 @@ class Looped(Body):
         copies = [{n: t.detach().to(device, copy=True) for n, t in tensors.items()} for _ in range(replicas)]
         return cls(skeleton, copies, features, users=True)
 
-    def forward(self, x: Tensor, descent: Descent | None = None) -> Tensor:
+    def forward(self, x: Tensor, descent: Descent | None = None, scale: float = 1.0) -> Tensor:
+        if scale != 1:
+            x = x * scale
         with self._lock:
             self._set_mode(descent is not None)
             outputs = []
             for k, tensors in enumerate(self.replica_tensors):
                 with self._lent_draws(k, descent, x.device):
                     outputs.append(self._call(tensors, x[k], descent is not None))
-        return torch.stack(outputs)
+        if descent is not None:
+            self._outputs = outputs
+        return torch.stack([out.detach() for out in outputs])
 
     def _set_mode(self, training: bool) -> None:
         self.skeleton.train(training)
@@ -124,7 +129,11 @@ class Looped(Body):
             yield
 
     @torch.no_grad()
-    def descend(self, descent: Descent) -> None:
+    def descend(self, grad: Tensor, descent: Descent) -> None:
+        recorded = [(out, g) for out, g in zip(self._outputs, grad) if out.requires_grad]
+        if recorded:
+            torch.autograd.backward([out for out, _ in recorded], [g for _, g in recorded])
+        self._outputs = []
         for k, tensors in enumerate(self.replica_tensors):
             live = [n for n in self._parameter_names if tensors[n].grad is not None]
             if not live:

@@ -21,6 +21,8 @@ class MLP(Body):
         self.layers = list(layers)
         self.replicas = self.layers[0].weight.shape[0]
         self.features = self.layers[-1].weight.shape[2]
+        self._activations: list[Tensor] = []
+        self._scale = 1.0
 
     @classmethod
     def fresh(
@@ -34,20 +36,27 @@ class MLP(Body):
         sizes = [math.prod(inputs), *hidden]
         return cls([fresh_linear(a, b, sources, device, True, str(i)) for i, (a, b) in enumerate(zip(sizes, hidden))])
 
-    def forward(self, x: Tensor, descent: Descent | None = None) -> Tensor:
-        x = x.flatten(2)
-        for layer in self.layers:
-            x = layer(x, descent)
-        return x
+    def forward(self, x: Tensor, descent: Descent | None = None, scale: float = 1.0) -> Tensor:
+        activations = [x.flatten(2)]
+        for i, layer in enumerate(self.layers):
+            activations.append(layer(activations[-1], scale if i == 0 else 1.0))
+        if descent is not None:
+            self._activations, self._scale = activations, scale
+        return activations[-1]
 
-    def descend(self, descent: Descent) -> None:
-        """Nothing is left to do: the layers descend in the backward pass."""
+    def descend(self, grad: Tensor, descent: Descent) -> None:
+        inner: Tensor | None = grad
+        for i in reversed(range(len(self.layers))):
+            assert inner is not None
+            x, out = self._activations[i : i + 2]
+            inner = self.layers[i].descend(x, out, inner, descent, i > 0, self._scale if i == 0 else 1.0)
+        self._activations = []
 
     def trainable(self) -> MLP:
-        return MLP([layer.clone() for layer in self.layers])
+        return MLP([layer.trainable(turned=i == 0) for i, layer in enumerate(self.layers)])
 
     def settled(self) -> MLP:
-        return self
+        return MLP([layer.settled() for layer in self.layers])
 
     def tensors(self) -> dict[str, Tensor]:
         return {f"{layer.name}.{part}": getattr(layer, part) for layer in self.layers for part in ("weight", "bias")}

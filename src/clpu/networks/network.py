@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,31 @@ class Pixels:
         return normalise(x, self.mean, self.std) if self.mean else x.to(torch.float32).mul_(1 / 255)
 
 
+class _Use:
+    """What one step does with the heads of some tasks: which inputs' features go in, and what comes out."""
+
+    def __init__(self, tasks: tuple[str, ...]) -> None:
+        self.tasks, self.inputs = tasks, list[int]()
+
+    def outputs(self, head: Linear, features: Sequence[Tensor], descent: Descent | None) -> list[Tensor]:
+        """The outputs for each of the inputs; in training, autograd takes them for where a loss begins."""
+        replicas, count = features[0].shape[0], len(self.tasks)
+        mine = [features[i] for i in self.inputs]
+        if count > 1:  # (replicas, tasks·n, features) → (replicas·tasks, n, features)
+            mine = [f.reshape(replicas * count, -1, f.shape[2]) for f in mine]
+        x = mine[0] if len(mine) == 1 else torch.cat(mine, 1)
+        out = head(x)
+        if descent is not None:
+            self.head, self.x, self.out = head, x, out.requires_grad_()
+            self._sizes = [f.shape[1] for f in mine]
+        parts = [out] if len(mine) == 1 else out.split([f.shape[1] for f in mine], dim=1)
+        return [p.reshape(replicas, -1, p.shape[2]) for p in parts] if count > 1 else list(parts)
+
+    def by_input(self, inner: Tensor) -> Sequence[Tensor]:
+        """A gradient by the features, for each of the inputs."""
+        return [inner] if len(self.inputs) == 1 else inner.split(self._sizes, dim=1)
+
+
 class Network:
     """K replicas of a feature extractor with one linear head a task.
 
@@ -46,7 +71,9 @@ class Network:
         self.body, self.heads, self.pixels, self.descent = body, dict(heads), pixels, descent
         for task, head in heads.items():
             head.name = f"head {task}"
-        self._open = False
+        self._uses: list[_Use] = []
+        self._sizes: list[int] = []
+        self._seed: Tensor | None = None
         self._stacks: dict[tuple[str, ...], Linear] = {}
 
     def logits(self, *parts: tuple[str | tuple[str, ...], Tensor]) -> list[Tensor]:
@@ -57,78 +84,86 @@ class Network:
         occurs in several parts goes through it once; so do parts with the same task through its head. In
         training there is one such call a step.
         """
-        descent = None
-        if self.descent is not None and torch.is_grad_enabled():
-            if self._open:
-                raise RuntimeError("one call of logits() a step: hand all parts to it, or use torch.no_grad()")
-            self._open, descent = True, self.descent
+        descent = self.descent if torch.is_grad_enabled() else None
+        if descent is not None and self._uses:
+            raise RuntimeError("one call of logits() a step: hand all parts to it, or use torch.no_grad()")
         inputs = list({id(x): x for _, x in parts}.values())
-        features = self.features(*inputs, descent=descent)
-        by_input = dict(zip(map(id, inputs), features))
-        by_tasks: dict[tuple[str, ...], list[Tensor]] = {}
+        x, scale = self._joined(inputs)
+        features = self.body.forward(x, None if descent is None or descent.head_only else descent, scale)
+        sizes = [x.shape[1] for x in inputs]
+        numbers = {id(x): i for i, x in enumerate(inputs)}
+        pieces = [features] if len(inputs) == 1 else features.split(sizes, dim=1)
+        uses: dict[tuple[str, ...], _Use] = {}
         for tasks, x in parts:
-            by_tasks.setdefault((tasks,) if isinstance(tasks, str) else tasks, []).append(by_input[id(x)])
-        if descent is not None and len({t for tasks in by_tasks for t in tasks}) < sum(map(len, by_tasks)):
-            raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
-        outputs = {tasks: iter(self._through_heads(tasks, some, descent)) for tasks, some in by_tasks.items()}
+            key = (tasks,) if isinstance(tasks, str) else tasks
+            uses.setdefault(key, _Use(key)).inputs.append(numbers[id(x)])
+        if descent is not None:
+            if len({t for tasks in uses for t in tasks}) < sum(map(len, uses)):
+                raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
+            self._uses, self._sizes = list(uses.values()), sizes
+        outputs = {tasks: iter(use.outputs(self._head(tasks, descent), pieces, descent)) for tasks, use in uses.items()}
         return [next(outputs[(tasks,) if isinstance(tasks, str) else tasks]) for tasks, _ in parts]
 
-    def _through_heads(self, tasks: tuple[str, ...], features: list[Tensor], descent: Descent | None) -> list[Tensor]:
-        if len(tasks) > 1:
-            return [self._through_several(tasks, some, descent) for some in features]
-        head = self.heads[tasks[0]]
-        if len(features) == 1:
-            return [head(features[0], descent)]
-        return list(head(torch.cat(features, 1), descent).split([f.shape[1] for f in features], dim=1))
+    def _head(self, tasks: tuple[str, ...], descent: Descent | None) -> Linear:
+        """The head of a task, or those of several as one layer of (replicas × tasks) matrices.
 
-    def _through_several(self, tasks: tuple[str, ...], features: Tensor, descent: Descent | None) -> Tensor:
-        """Features of several tasks' examples through their heads: one GEMM in training."""
-        share = features.shape[1] // len(tasks)
-        if descent is None:
-            return torch.cat([self.heads[t](f) for t, f in zip(tasks, features.split(share, dim=1))], 1)
-        head = self._stacked(tasks)
-        out = head(features.reshape(-1, share, features.shape[2]), descent)
-        return out.view(features.shape[0], -1, out.shape[2])
-
-    def _stacked(self, tasks: tuple[str, ...]) -> Linear:
-        """The heads of some tasks as one layer of (replicas × tasks) matrices, sharing its memory with them."""
+        In training the heads of several tasks share their memory with that layer.
+        """
+        if len(tasks) == 1:
+            return self.heads[tasks[0]]
         if tasks not in self._stacks:
+            stack, views = Linear.stacked([self.heads[t] for t in tasks])
+            if descent is None:
+                return stack
             if any(set(tasks) & set(others) for others in self._stacks):
                 raise RuntimeError(f"tasks {tasks} were rehearsed in other groups before in this training")
-            weight = torch.stack([self.heads[t].weight for t in tasks], 1)
-            bias = torch.stack([self.heads[t].bias for t in tasks], 1)
-            for i, t in enumerate(tasks):
-                self.heads[t] = Linear(weight[:, i], bias[:, i])
-            self._stacks[tasks] = Linear(weight.flatten(0, 1), bias.flatten(0, 1))
+            self.heads |= dict(zip(tasks, views))
+            self._stacks[tasks] = stack
         return self._stacks[tasks]
 
-    def features(self, *inputs: Tensor, descent: Descent | None = None) -> list[Tensor]:
-        """The body's output for each input, in one pass."""
-        x = self._joined(inputs)
-        if descent is not None and descent.head_only:
-            with torch.no_grad():
-                out = self.body.forward(x)
-        else:
-            out = self.body.forward(x, descent)
-        return [out] if len(inputs) == 1 else list(out.split([x.shape[1] for x in inputs], dim=1))
-
     def descend(self, loss: Tensor) -> None:
-        """One step of the descent that this network was made trainable for."""
+        """One step of the descent that this network was made trainable for.
+
+        The loss is made from `logits` and is a mean over the replicas.
+        """
         if self.descent is None:
             raise RuntimeError("this network is not being trained")
-        loss.backward()
-        if not self.descent.head_only:
-            self.body.descend(self.descent)
-        self._open = False
+        uses, self._uses = self._uses, []
+        outputs = [use.out for use in uses]
+        if self._seed is None:
+            self._seed = loss.new_tensor(self.body.replicas)
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, outputs, self._seed, allow_unused=True)
+        by_input: list[Tensor | None] = [None] * len(self._sizes)
+        with torch.no_grad():
+            for use, grad in zip(uses, gradients):
+                if grad is None:  # an output that the loss does not depend on
+                    continue
+                inner = use.head.descend(use.x, use.out, grad, self.descent, inner=not self.descent.head_only)
+                if inner is not None:
+                    for i, g in zip(use.inputs, use.by_input(inner)):
+                        before = by_input[i]
+                        by_input[i] = g if before is None else before + g
+            if not self.descent.head_only:
+                self.body.descend(self._whole(by_input), self.descent)
+
+    def _whole(self, by_input: list[Tensor | None]) -> Tensor:
+        """The gradient by the features of all inputs."""
+        shape = (self.body.replicas, -1, self.body.features)
+        known = next(g for g in by_input if g is not None)
+        parts = [
+            known.new_zeros(shape[0], size, shape[2]) if g is None else g.reshape(shape)
+            for g, size in zip(by_input, self._sizes)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def trainable(self, descent: Descent) -> Network:
         """A copy that `descend` changes."""
-        heads = {t: head.clone() for t, head in self.heads.items()}
+        heads = {t: head.trainable(turned=True) for t, head in self.heads.items()}
         return Network(self.body.trainable(), heads, self.pixels, descent)
 
     def settled(self) -> Network:
         """The network, no longer to be trained."""
-        heads = {t: Linear(head.weight.contiguous(), head.bias.contiguous()) for t, head in self.heads.items()}
+        heads = {t: head.settled() for t, head in self.heads.items()}
         return Network(self.body.settled(), heads, self.pixels)
 
     def is_finite(self) -> bool:
@@ -180,10 +215,15 @@ class Network:
             total["bias"] += weighted.sum(1, keepdim=True)
         return {name: value / len(x) for name, value in total.items()}
 
-    def _joined(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """One tensor of floats from inputs (K, batch, *input)."""
+    def _joined(self, inputs: Sequence[Tensor]) -> tuple[Tensor, float]:
+        """One tensor of floats from inputs (K, batch, *input), and a factor that is left for the body to apply."""
+        if self.pixels.mean or any(x.dtype != torch.uint8 for x in inputs):
+            floats = [self.pixels(x) for x in inputs]
+            return floats[0] if len(floats) == 1 else torch.cat(floats, 1), 1.0
         if len(inputs) == 1:
-            return self.pixels(inputs[0])
-        if len({x.dtype for x in inputs}) == 1:
-            return self.pixels(torch.cat(inputs, 1))
-        return torch.cat([self.pixels(x) for x in inputs], 1)
+            return inputs[0].to(torch.float32), 1 / 255
+        sizes = [x.shape[1] for x in inputs]
+        joined = inputs[0].new_empty(len(inputs[0]), sum(sizes), *inputs[0].shape[2:], dtype=torch.float32)
+        for place, x in zip(joined.split(sizes, dim=1), inputs):
+            place.copy_(x)
+        return joined, 1 / 255

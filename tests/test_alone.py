@@ -1,0 +1,101 @@
+"""Learning that methods have in common is done once, and nobody can tell."""
+
+import pytest
+
+from clpu import Agent
+from clpu.bench.pieces import share
+from clpu.methods import METHODS
+from clpu.testing import TINY, go_on, make_task
+
+STREAM = "1R 2T 3T 4R 2R 3F 5T 5F"
+
+
+class Recorder:
+    """A place for shared learning that counts what it is asked for."""
+
+    def __init__(self):
+        self.kept, self.hits, self.puts = {}, 0, 0
+
+    def get(self, key):
+        self.hits += key in self.kept
+        return self.kept.get(key)
+
+    def put(self, key, tensors):
+        self.puts += 1
+        self.kept[key] = {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def played(method, shared=None, **settings):
+    agent = Agent(method, seeds=[3, 4], **{**TINY, **settings})
+    agent._method.shared = shared
+    return go_on(agent, STREAM)
+
+
+def test_every_method_ends_in_the_same_bits_with_shared_learning_and_without():
+    shared, hits = Recorder(), {}
+    for method in sorted(METHODS, key=lambda name: "clpu" not in name):
+        before = shared.hits
+        assert played(method, shared).digest() == played(method).digest(), method
+        hits[method] = shared.hits - before
+    # The first task is the same for all but two, CLPU's first temporary task is Seq's second, and Ind's temporary
+    # tasks are those of CLPU from scratch.
+    first = {"clpu-der++": 1, "der++": 1, "er": 1, "ewc": 1, "lwf": 1, "lsf": 0, "seq": 2, "ind": 3}
+    assert hits == {"clpu-der++-scratch": 0, **first}
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.02}, {"epochs": 3}, {"batch_size": 7}, {"weight_decay": 0.1}, {"hidden": (12, 9)}]
+)
+def test_other_settings_are_other_learning(change):
+    shared = Recorder()
+    played("seq", shared)
+    before = shared.puts
+    assert played("seq", shared, **change).digest() == played("seq", **change).digest()
+    assert not shared.hits
+    assert shared.puts == 2 * before
+
+
+def test_other_seeds_other_memories_and_other_data_are_other_learning():
+    shared = Recorder()
+    settings = {**TINY, "memory": 20}
+
+    def learned(seeds, memory, examples, shared):
+        agent = Agent("er", seeds=seeds, **{**settings, "memory": memory})
+        agent._method.shared = shared
+        agent.learn("1", *make_task("1", examples))
+        return agent.digest()
+
+    learned([0], 20, 48, shared)
+    for case in [([1], 20, 48), ([0], 10, 48), ([0], 20, 60), ([0, 1], 20, 48)]:
+        assert learned(*case, shared) == learned(*case, None)
+    assert not shared.hits
+    assert learned([0], 20, 48, shared) == learned([0], 20, 48, None)
+    assert shared.hits == 1
+
+
+def test_a_damaged_or_missing_file_only_means_that_learning_is_done_again(tmp_path):
+    folder = tmp_path / "shared"
+
+    def digest(with_folder=True):
+        agent = Agent("clpu-der++", **TINY)
+        share(agent, folder if with_folder else None)
+        return go_on(agent, "1R 2T").digest()
+
+    expected = digest(False)
+    assert digest() == expected
+    files = sorted(folder.iterdir())
+    assert len(files) == 4  # for each of two tasks: with its memory, and without
+    files[0].write_bytes(b"")
+    files[1].write_bytes(files[1].read_bytes()[:-7])
+    files[2].unlink()
+    assert digest() == expected
+    assert digest() == expected
+
+
+def test_progress_is_told_for_learning_that_was_done_before():
+    shared, steps = Recorder(), []
+    played("seq", shared)
+    agent = Agent("seq", seeds=[3, 4], **TINY, progress=lambda p: steps.append((p.phase, p.step, p.steps)))
+    agent._method.shared = shared
+    agent.learn("1", *make_task("1"))
+    assert steps == [("learn", 6, 6)]
