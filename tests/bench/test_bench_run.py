@@ -215,3 +215,19 @@ def test_the_estimated_work_grows_with_what_a_method_does():
 def test_data_are_shared_between_processes_not_copied():
     data = TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))
     assert all(t.is_shared() for t in vars(engine._shared(data)).values() if isinstance(t, torch.Tensor))
+
+
+def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):
+    made, asked = tiny(("clpu-der++",)), []
+    piece = next(p for p in made.pieces["clpu-der++"] if p.group == "actual")
+    logits = Agent.logits
+    monkeypatch.setattr(Agent, "logits", lambda agent, task, *rest: (asked.append(task), logits(agent, task, *rest))[1])
+    measured = perform(piece, made.data)
+    # After 1R all three tasks; after 2T only task 2, which has a network of its own; after 2F again only task 2.
+    assert asked == ["1", "2", "3", "2", "2"]
+    agent = Agent("clpu-der++", seeds=piece.seeds, **piece.settings)
+    for number, request in enumerate(Stream("1R 2T 2F")):
+        go_on(agent, str(request), lambda t: next((d.train_x, d.train_y) for d in made.data if d.name == t))
+        for column, task in enumerate(made.data):
+            right = logits(agent, task.name, task.test_x, 10).argmax(-1) == task.test_y
+            assert np.array_equal(measured.accuracy[number, column], right.double().mean(-1).numpy())

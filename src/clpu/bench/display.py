@@ -16,6 +16,9 @@ from clpu.bench.run import request_costs
 from clpu.report.names import duration
 from clpu.requests import Stream
 
+#: Where there are no bars, a long piece says how far it is at most this often.
+SECONDS_BETWEEN_LINES = 30.0
+
 
 class Display:
     """Listens to an engine's events. The time left comes from the share of the estimated work that is done."""
@@ -26,7 +29,7 @@ class Display:
         self.total = sum(map(sum, self.costs.values())) or 1.0
         self.done = dict.fromkeys(self.pieces, 0.0)
         self.console, self.quiet = console, quiet
-        self.start = time.monotonic()
+        self.start = self.said = time.monotonic()
         self.lines: dict[str, TaskID] = {}
         columns = (
             TextColumn("{task.description}"),
@@ -69,18 +72,21 @@ class Display:
             self._line(event.piece, name, note)
         elif event.kind == "request":
             self.done[event.piece] = sum(costs[: event.request])
+            if not self.console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+                self._say(f"{name}: request {event.request} of {len(costs)} ({self._how_far()})")
         else:
             self.done[event.piece] = sum(costs)
             if event.piece in self.lines:
                 self.bars.remove_task(self.lines.pop(event.piece))
             finished = sum(value >= sum(self.costs[n]) for n, value in self.done.items())
             word = "done" if event.kind == "done" else "failed"
-            self._say(
-                f"{name}: {word} ({finished} of {len(self.pieces)} pieces; {100 * self.share:.0f} %, {self.left()})"
-            )
+            self._say(f"{name}: {word} ({finished} of {len(self.pieces)} pieces; {self._how_far()})")
             if event.kind == "failed":
                 self._say(f"  {event.reason.strip()}", "red")
         self.bars.update(self.overall, completed=self.share, note=self.left())
+
+    def _how_far(self) -> str:
+        return f"{100 * self.share:.0f} %, {self.left()}"
 
     def _line(self, piece: str, name: str, note: str) -> None:
         if piece not in self.lines:
@@ -89,5 +95,6 @@ class Display:
         self.bars.update(self.lines[piece], completed=self.done[piece] / whole, note=note)
 
     def _say(self, text: str, style: str = "") -> None:
+        self.said = time.monotonic()
         if not self.quiet:
             self.console.print(Text(text, style=style), soft_wrap=True)

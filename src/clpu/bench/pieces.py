@@ -22,6 +22,7 @@ from torch import Tensor
 
 from clpu.agent import Agent, Progress
 from clpu.errors import BadData, BadRun
+from clpu.networks.network import Network
 from clpu.requests import Instruction, Request, Stream
 
 
@@ -83,6 +84,7 @@ def perform(
     accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))
     outputs: dict[tuple[int, str], NDArray[np.float32]] = {}
     kept, seconds, evaluating = [], [], 0.0
+    examiner = _Examiner(agent)
     for number, request in enumerate(stream, 1) if len(stream) else [(0, None)]:
         agent.progress = lambda step, number=number: progress(number, step)
         start = time.perf_counter()
@@ -92,7 +94,7 @@ def perform(
         progress(number, None)
         start = time.perf_counter()
         for column, task in enumerate(data):
-            log_p = _log_probabilities(agent, task)
+            log_p = examiner.log_probabilities(task)
             classes = torch.tensor(task.classes, device=log_p.device)
             right = classes[log_p.argmax(-1)] == task.test_y.to(log_p.device)
             accuracy[max(number - 1, 0), column] = right.double().mean(-1).cpu().numpy()
@@ -115,8 +117,21 @@ def handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
         raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
 
 
-def _log_probabilities(agent: Agent, task: TaskData) -> Tensor:
-    return F.log_softmax(agent.logits(task.name, task.test_x, len(task.classes)), -1)
+class _Examiner:
+    """An agent's answers to the test sets. Networks never change, so one that was asked before is not asked again."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._known: dict[str, tuple[Network, Tensor]] = {}
+
+    def log_probabilities(self, task: TaskData) -> Tensor:
+        network = self.agent._method.network_of(task.name) if self.agent.tasks else None
+        asked, log_p = self._known.get(task.name, (None, None))
+        if log_p is None or asked is not network:
+            log_p = F.log_softmax(self.agent.logits(task.name, task.test_x, len(task.classes)), -1)
+            if network is not None:
+                self._known[task.name] = network, log_p
+        return log_p
 
 
 def share(agent: Agent, folder: Path | None) -> None:
