@@ -70,7 +70,7 @@ def profile(stream: str, name: str) -> Profile:
     if name == "paper":
         return Profile(name, "mlp", {"epochs": 10})
     if name == "small":
-        return Profile(name, "mlp", {"epochs": 10}, train=12_000, test=2_000)
+        return Profile(name, "mlp", {"epochs": 10}, train=6_000, test=1_000)
     return Profile(name, "mlp", {"epochs": 1, "hidden": (16,)}, train=320, test=100)
 
 
