@@ -3,8 +3,8 @@
 import pytest
 
 from clpu import BadSetting
+from clpu.bench.plan import known_settings
 from clpu.bench.profiles import profile, with_overrides
-from clpu.bench.run import known_settings
 from clpu.data import STREAMS
 
 KNOWN = {m: list(known_settings(m, "mlp")) for m in ("er", "ewc")}

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from clpu import Agent, BadData, BadRun, BadSetting, Stream
 from clpu.bench import engine
 from clpu.bench.pieces import Piece, TaskData, load, perform, save
+from clpu.bench.plan import check_methods, known_settings, plan, request_costs
 from clpu.bench.profiles import profile, with_overrides
-from clpu.bench.run import check_methods, known_settings, plan, request_costs, run
+from clpu.bench.run import run
 from clpu.metrics import jsd
 from clpu.results import read_run
 from clpu.testing import go_on

@@ -14,7 +14,7 @@ from clpu.audit.page import page
 from clpu.audit.plan import DESIGNS, Plan, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
-from clpu.bench import run as benchmark
+from clpu.bench import plan as planning
 from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
 from clpu.bench.profiles import with_overrides
@@ -41,15 +41,15 @@ def audit(
     if workers is not None and workers < 1:
         raise BadSetting(f"--workers must be at least 1, got {workers}")
     console = Console(stderr=True, highlight=False)
-    chosen = benchmark.check_methods(methods)
+    chosen = planning.check_methods(methods)
     base = named_profile(stream, profile)
-    known = {method: list(benchmark.known_settings(method, base.network)) for method in chosen}
+    known = {method: list(planning.known_settings(method, base.network)) for method in chosen}
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
     sized = with_overrides(base, overrides, known)
-    plan = auditing.plan(stream, sized, chosen, design, requests, device, benchmark.command_line())
+    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line())
     left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
-    processes = workers or benchmark.cores()
+    processes = workers or planning.cores()
     if left and not quiet:
         agents = sum(len(probe.seeds) for probe in left)
         there = f" ({plan.agents - agents:,} of {plan.agents:,} are done)" if agents < plan.agents else ""

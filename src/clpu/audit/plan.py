@@ -12,7 +12,7 @@ from clpu.agent import Agent, Progress
 from clpu.audit.observed import Sizes
 from clpu.audit.probes import Probe, Sight
 from clpu.bench.pieces import TaskData
-from clpu.bench.run import COUNTERFACTUAL_SEEDS, request_costs
+from clpu.bench.plan import COUNTERFACTUAL_SEEDS, request_costs
 from clpu.errors import BadSetting
 from clpu.recipe import Recipe
 from clpu.requests import Stream

@@ -18,6 +18,7 @@ from clpu.audit.plan import Design, Plan, checked, probes
 from clpu.audit.probes import Probe, Seen, Sight, load, work
 from clpu.audit.verdict import attack_all
 from clpu.bench import engine
+from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
 from clpu.bench.profiles import Profile
 from clpu.errors import BadRun
@@ -38,7 +39,7 @@ def plan(
     command: str = "",
 ) -> Plan:
     """Check everything that can be checked before the first step, and say what there is to do."""
-    bench = benchmark.plan(stream, profile, methods, requests, design.runs, device, command)
+    bench = planning.plan(stream, profile, methods, requests, design.runs, device, command)
     asked, settings = Stream(bench.recipe.requests), bench.recipe.settings
     made = {
         method: list(probes(method, asked, bench.data, design, profile.network, settings[method], device))

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from clpu.bench import engine
+from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
 from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
@@ -60,11 +61,11 @@ def bench(
 ) -> int:
     """Run or go on with a benchmark and report; the exit code."""
     console = Console(stderr=True, highlight=False)
-    chosen = benchmark.check_methods(methods)
+    chosen = planning.check_methods(methods)
     base = named_profile(stream, profile)
-    known = {method: list(benchmark.known_settings(method, base.network)) for method in chosen}
-    plan = benchmark.plan(
-        stream, with_overrides(base, overrides, known), chosen, requests, seeds, where.device, benchmark.command_line()
+    known = {method: list(planning.known_settings(method, base.network)) for method in chosen}
+    plan = planning.plan(
+        stream, with_overrides(base, overrides, known), chosen, requests, seeds, where.device, planning.command_line()
     )
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     total = sum(map(len, plan.pieces.values()))
@@ -73,7 +74,7 @@ def bench(
         console.print(f"{stream}, {profile}: {total} pieces of work in {folder}{going_on}.", soft_wrap=True)
     try:
         with Display(left, console, quiet) as display:
-            failures = benchmark.run(plan, folder, where.workers or benchmark.cores(), display, where.performer())
+            failures = benchmark.run(plan, folder, where.workers or planning.cores(), display, where.performer())
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130

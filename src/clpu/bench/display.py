@@ -12,7 +12,7 @@ from rich.text import Text
 
 from clpu.bench.engine import Event
 from clpu.bench.pieces import Piece
-from clpu.bench.run import request_costs
+from clpu.bench.plan import request_costs
 from clpu.report.names import duration
 from clpu.requests import Stream
 

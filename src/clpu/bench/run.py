@@ -1,35 +1,24 @@
-"""A benchmark from end to end: recipe, pieces, results, and going on where an earlier run stopped."""
+"""A benchmark from end to end: pieces are performed, results put together, and an earlier run is gone on with."""
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
-import shlex
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 
-import clpu
-from clpu.agent import Agent
 from clpu.bench import engine
-from clpu.bench.pieces import Measured, Piece, TaskData, load
-from clpu.bench.profiles import Profile
-from clpu.data import load as load_data
-from clpu.data import tasks as stream_tasks
-from clpu.errors import BadData, BadRun, BadSetting
+from clpu.bench.pieces import Measured, Piece, load
+from clpu.bench.plan import Plan, in_order
+from clpu.errors import BadRun
 from clpu.metrics import jsd_matrix
 from clpu.requests import Stream
 from clpu.results import (
-    DataUsed,
     Forget,
     Recipe,
     Result,
@@ -39,96 +28,6 @@ from clpu.results import (
     write_recipe,
     write_result,
 )
-
-#: Seeds of counterfactual runs begin here, so that the two groups are independent.
-COUNTERFACTUAL_SEEDS = 1000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a benchmark will do: its recipe, its data, and the pieces of each method."""
-
-    recipe: Recipe
-    data: list[TaskData]
-    pieces: dict[str, list[Piece]]
-
-
-def plan(
-    stream: str,
-    profile: Profile,
-    methods: Sequence[str],
-    requests: str = "clpu-2022",
-    seeds: int = 5,
-    device: str = "cpu",
-    command: str = "",
-) -> Plan:
-    """Check everything that can be checked before the first step, and say what there is to do."""
-    if seeds < 1:
-        raise BadSetting(f"seeds must be at least 1, got {seeds}")
-    asked = Stream(requests)
-    data, used = _read_data(stream, profile)
-    unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
-    if unknown:
-        names = ", ".join(d.name for d in data)
-        raise BadSetting(f"the stream {stream} has tasks {names}; the requests name {', '.join(unknown)} too")
-    actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
-    settings, network = {}, {}
-    for method in methods:
-        options = profile.for_method(method, list(known_settings(method, profile.network)))
-        if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
-            whole = load_data(stream.partition("-")[2])
-            options = {"mean": whole.mean, "std": whole.std, **options}
-        agent = Agent(method, profile.network, seeds=actual, device=device, **options)
-        settings[method] = agent.settings
-        network = {"name": profile.network}
-    pieces = {
-        method: list(_pieces(method, asked, actual, never, profile.network, settings[method], device))
-        for method in methods
-    }
-    recipe = Recipe(
-        stream=stream,
-        requests=str(asked),
-        profile=profile.name,
-        methods=tuple(methods),
-        seeds=actual,
-        counterfactual_seeds=never,
-        settings=settings,
-        network=network,
-        data=used,
-        command=command,
-        versions={
-            "clpu": clpu.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        machine={"cpu": _cpu(), "cores": cores(), "os": platform.platform(terse=True), "device": device},
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    )
-    return Plan(recipe, data, pieces)
-
-
-def known_settings(method: str, network: str) -> dict[str, Any]:
-    """All settings that a method with a network has, with their defaults."""
-    return Agent(method, network).settings
-
-
-def _pieces(
-    method: str, stream: Stream, actual: Sequence[int], never: Sequence[int], network: str, settings: Any, device: str
-) -> Iterator[Piece]:
-    # The MLP's replicas are stacked in one process; those of other networks are spread over processes.
-    size = len(actual) if network == "mlp" else 1
-    groups = [("actual", str(stream), actual, tuple(stream.forgets))]
-    for text, last in _counterfactuals(stream).items():
-        groups.append((f"never-{last}", text, never, (len(Stream(text)),)))
-    for group, text, seeds, outputs in groups:
-        for first in range(0, len(seeds), size):
-            yield Piece(method, group, text, tuple(seeds[first : first + size]), network, settings, outputs, device)
-
-
-def _counterfactuals(stream: Stream) -> dict[str, int]:
-    """Each distinct counterfactual, and the last request that it belongs to."""
-    return {str(stream.counterfactual(n)): n for n in stream.forgets}
 
 
 def run(
@@ -169,7 +68,7 @@ def _run(
     for method, names in state.items():
         if not names:  # all pieces were there, but not yet put together
             _finish(plan, folder, method)
-    failures = performer(_in_order(left), plan.data, scratch, workers, watch) if left else {}
+    failures = performer(in_order(left), plan.data, scratch, workers, watch) if left else {}
     if left:
         write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
     tidy(scratch)
@@ -192,43 +91,6 @@ def unfinished(plan: Plan, folder: Path, method: str) -> list[Piece]:
         return []
     scratch = folder / "results" / "pieces"
     return [piece for piece in plan.pieces[method] if not engine.file_of(scratch, piece).is_file()]
-
-
-#: Rough cost of a request with each method, for the order of work and the time left: learn, keep, forget.
-COSTS = {
-    "ind": (1, 0, 0),
-    "seq": (1, 0, 0),
-    "ewc": (1.3, 0, 0),
-    "er": (1.8, 0, 1),
-    "lwf": (2.4, 0, 0),
-    "lsf": (4.2, 0, 1),
-    "der++": (1.8, 0, 1),
-    "clpu-der++": (1.2, 2, 0),
-    "clpu-der++-scratch": (1.2, 2, 0),
-}
-
-
-def request_costs(piece: Piece) -> list[float]:
-    """The rough cost of each request of a piece; never nothing, so that every request moves the bar."""
-    learn, keep, forget = COSTS.get(piece.method, (1.5, 1.5, 1))
-    known: set[str] = set()
-    costs = []
-    for request in Stream(piece.requests):
-        if request.instruction.value == "F":
-            costs.append(forget + 0.02)
-            known.discard(request.task)
-        else:
-            costs.append((keep if request.task in known else learn) + 0.02)
-            known.add(request.task)
-    return [cost * len(piece.seeds) for cost in costs]
-
-
-def _in_order(pieces: list[Piece]) -> list[Piece]:
-    """Method by method, so that a run that is stopped has whole results; the costliest first, so that none is last."""
-    whole: dict[str, float] = {}
-    for piece in pieces:
-        whole[piece.method] = whole.get(piece.method, 0.0) + sum(request_costs(piece))
-    return sorted(pieces, key=lambda piece: (-whole[piece.method], piece.method, -sum(request_costs(piece))))
 
 
 def continued(recipe: Recipe, folder: Path) -> Recipe:
@@ -311,63 +173,3 @@ def assemble(plan: Plan, method: str, measured: dict[str, Measured]) -> Result:
         seconds=tuple(float(s) for s in np.sum([m.seconds for m in actual], axis=0)),
         forgets=tuple(forgets),
     )
-
-
-def _read_data(stream: str, profile: Profile) -> tuple[list[TaskData], DataUsed]:
-    """The tasks as tensors, thinned out evenly if the profile asks for fewer images."""
-    made = []
-    for task in stream_tasks(stream, tasks=profile.tasks):
-        train = _some(len(task.train), profile.train)
-        test = _some(len(task.test), profile.test)
-        present = set(np.unique(task.train.y[train]).tolist())
-        if present != set(task.classes):
-            raise BadData(f"train={profile.train} is too few: task {task.name} has {len(task.classes)} classes")
-        arrays = (task.train.x[train], task.train.y[train], task.test.x[test], task.test.y[test])
-        x, y, test_x, test_y = (torch.from_numpy(np.array(a)) for a in arrays)
-        made.append(TaskData(task.name, x, y, test_x, test_y, task.classes))
-    name = stream.partition("-")[2]
-    used = DataUsed(
-        name=name,
-        sha256=load_data(name).sha256,
-        tasks=len(made),
-        train=len(made[0].train_y),
-        test=len(made[0].test_y),
-        classes=tuple(len(task.classes) for task in made),
-        seed=0,
-    )
-    return made, used
-
-
-def _some(count: int, wanted: int | None) -> Any:
-    if wanted is None or wanted >= count:
-        return slice(None)
-    return np.linspace(0, count - 1, wanted).round().astype(np.int64)
-
-
-def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The command as a person would type it."""
-    return shlex.join(["clpu", *(sys.argv[1:] if arguments is None else arguments)])
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        return next(line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def check_methods(methods: Sequence[str]) -> list[str]:
-    """Names of methods, or `all`, checked and without repetition."""
-    from clpu.methods import METHODS
-
-    chosen: list[str] = []
-    for name in methods:
-        if name != "all" and name not in METHODS:
-            raise BadSetting(f"there is no method {name!r}; known: {', '.join(METHODS)}, or all")
-        chosen += list(METHODS) if name == "all" else [name]
-    return list(dict.fromkeys(chosen))
