@@ -197,3 +197,19 @@ def test_generators_of_different_seed_task_or_purpose_are_different():
     ]
     draws = {tuple(torch.rand(4, generator=generators([s], t, p)[0]).tolist()) for s, t, p in keys}
     assert len(draws) == len(keys)
+
+
+def test_mixed_precision_computes_in_bfloat16_and_keeps_everything_in_float32():
+    x = some(2, 6, 3, 8, 8)
+    full, mixed = (
+        Blueprint("resnet18", {"width": 8, "mixed": m}, CPU).network(Inputs((3, 8, 8)), [0, 1]) for m in (False, True)
+    )
+    a, b = (network.body.forward(x) for network in (full, mixed))
+    assert b.dtype == torch.float32
+    assert not torch.equal(a, b)
+    assert torch.allclose(a, b, atol=0.05 * float(a.abs().max()))
+    head = Blueprint("resnet18", {"width": 8}, CPU).head(64, 3, [0, 1], "1")
+    learner = mixed.with_head("1", head).trainable(Descent(0.1))
+    learner.descend(learner.logits(("1", x))[0].square().mean())
+    assert {t.dtype for n, t in learner.body.tensors().items() if "num_batches" not in n} == {torch.float32}
+    assert not torch.equal(learner.body.tensors()["stem.weight"], mixed.body.tensors()["stem.weight"])

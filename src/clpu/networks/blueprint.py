@@ -39,6 +39,7 @@ class MLPSettings(PixelSettings):
 @dataclass(frozen=True)
 class ResNetSettings(PixelSettings):
     width: int = setting(64, "filters of the first stage", at_least=1)
+    mixed: bool = setting(False, "convolutions in bfloat16, weights and the rest in float32; for devices that have it")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Blueprint:
 
     def _skeleton(self, inputs: Inputs) -> nn.Module:
         with torch.device("meta"):  # draws nothing, holds nothing
-            return ResNet18(inputs.shape[0] if len(inputs.shape) == 3 else 1, self.settings.width)
+            return ResNet18(inputs.shape[0] if len(inputs.shape) == 3 else 1, self.settings.width, self.settings.mixed)
 
     def head(self, features: int, classes: int, seeds: Sequence[int], task: str) -> Linear:
         """A fresh head a replica for a task."""

@@ -28,8 +28,9 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """Images (n, channels, height, width) or (n, height, width) → (n, 8·width) features."""
 
-    def __init__(self, channels: int, width: int = 64) -> None:
+    def __init__(self, channels: int, width: int = 64, mixed: bool = False) -> None:
         super().__init__()
+        self.mixed = mixed
         # The layout that convolutions like best. Not for every width: with 2 or 4 filters, torch 2.13's convolution
         # in this layout corrupts memory on CPUs.
         self.channels_last = width % 8 == 0
@@ -48,5 +49,6 @@ class ResNet18(nn.Module):
             x = x.unsqueeze(1)
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        out = self.blocks(F.relu(self.norm(self.stem(x)), inplace=True))
-        return F.adaptive_avg_pool2d(out, 1).flatten(1)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
+            out = self.blocks(F.relu(self.norm(self.stem(x)), inplace=True))
+        return F.adaptive_avg_pool2d(out.float(), 1).flatten(1)

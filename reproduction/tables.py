@@ -1,0 +1,108 @@
+"""The tables of REPRODUCTION.md, made from the runs in this folder.
+
+    python reproduction/tables.py            rewrites them
+    python reproduction/tables.py --check    only says whether they are up to date
+
+A table stands between `<!-- learning: FOLDER -->` (or privacy, or ablation) and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from clpu.report.names import number
+from clpu.report.summary import Figure, Row, summarise
+from clpu.results import read_run
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "REPRODUCTION.md"
+BLOCK = re.compile(r"(<!-- (\w+): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+#: What `verified` means, in points: at least this, or twice the paper's standard deviation.
+TOLERANCE = 0.7
+
+
+def rows(folder: str) -> list[Row]:
+    return summarise(read_run(HERE / folder))
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
+
+
+def spread(figure: Figure) -> str:
+    return f"{number(figure.value)} ± {number(figure.spread)}"
+
+
+def within(row: Row, key: str) -> bool:
+    return abs(row.difference(key)) <= max(TOLERANCE, 2 * row.paper[f"{key}_std"])
+
+
+def learning(folder: str) -> str:
+    """ACC and FM beside the paper's."""
+    scale = read_run(HERE / folder).recipe.profile
+    body = []
+    for row in rows(folder):
+        cells = [row.label]
+        for key in ("acc", "fm"):
+            printed = f"{number(row.paper[key])} ± {number(row.paper[f'{key}_std'])}"
+            cells += [printed, spread(row.figures[key]), number(row.difference(key), sign=True)]
+        if scale == "paper":
+            cells.append("yes" if within(row, "acc") and within(row, "fm") else "no")
+        body.append(cells)
+    head = ["method", "ACC paper", "ours", "difference", "FM paper", "ours", "difference"]
+    return table(head + ["verified"] * (scale == "paper"), body)
+
+
+def privacy(folder: str) -> str:
+    """The four privacy figures by the definition, and as published beside the printed ones."""
+    body = []
+    for row in rows(folder):
+        cells = [row.label]
+        cells += [number(row.figures[key].value, 3) for key in ("ijsd", "ajsd")]
+        cells += [number(row.figures[key].value) for key in ("js_ratio", "irr")]
+        cells += [
+            f"{number(row.paper[key])} / {number(row.published[key].value)}"
+            for key in ("ijsd", "ajsd", "js_ratio", "irr")
+        ]
+        body.append(cells)
+    head = ["method", "IJSD", "AJSD", "JS-ratio", "IRR"]
+    return table([*head, *(f"{name}, paper / ours as published" for name in head[1:])], body)
+
+
+def ablation(text: str) -> str:
+    """One line a method and variant: `method: folder=name, folder=name; method: …`."""
+    body = []
+    for part in text.split(";"):
+        method, _, variants = part.strip().partition(": ")
+        for variant in variants.split(", "):
+            folder, _, name = variant.partition("=")
+            [row] = [row for row in rows(folder) if row.method == method]
+            figures = [number(row.figures[key].value) for key in ("js_ratio", "irr")]
+            distances = [number(row.figures[key].value, 3) for key in ("ijsd", "ajsd")]
+            body.append([row.label, name, spread(row.figures["acc"]), spread(row.figures["fm"]), *distances, *figures])
+    return table(["method", "variant", "ACC", "FM", "IJSD", "AJSD", "JS-ratio", "IRR"], body)
+
+
+def made(page: str) -> str:
+    """The page with its tables made anew."""
+    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation}
+    return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
+
+
+def main(arguments: list[str]) -> int:
+    page = PAGE.read_text(encoding="utf-8")
+    new = made(page)
+    if arguments == ["--check"]:
+        if new != page:
+            print("REPRODUCTION.md is not what the runs say; run python reproduction/tables.py", file=sys.stderr)
+        return int(new != page)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
