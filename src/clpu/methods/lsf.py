@@ -90,6 +90,7 @@ class LSF(Consolidating, Distilling):
 
 def mix(x: Tensor, codes: Tensor, y: Tensor, share: Tensor) -> Tensor:
     """λ·x + (1 − λ)·code of x's class, one λ an example; x (K, batch, *input), codes (K, classes, *input)."""
-    replica = torch.arange(len(x), device=x.device).unsqueeze(1)
-    weight = share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2))
-    return weight * x + (1 - weight) * codes[replica, y]
+    replicas, classes = codes.shape[:2]
+    rows = y + classes * torch.arange(replicas, device=y.device).unsqueeze(1)
+    chosen = codes.flatten(0, 1).index_select(0, rows.reshape(-1)).view(x.shape)
+    return torch.lerp(chosen, x, share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2)))
