@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import clpu
 
-REPLICAS, BATCH, REHEARSED, STEPS, ROUNDS = 10, 32, 32, 100, 7
+REPLICAS, BATCH, REHEARSED, STEPS, ROUNDS = 10, 32, 32, 100, 15
 RNG = np.random.default_rng(0)
 DATA = {
     t: (torch.from_numpy(RNG.integers(0, 256, (STEPS * BATCH, 784), dtype=np.uint8)), torch.arange(STEPS * BATCH) % 10)

@@ -280,12 +280,17 @@ def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
 
 
 def test_mixing_is_a_weighted_sum_of_each_input_and_its_classs_code():
-    x, codes, y, share = some(2, 3, 5), some(2, 4, 5, seed=1), torch.tensor([[0, 3, 1], [2, 2, 0]]), torch.rand(2, 3)
+    x, codes, y, share = (
+        some(2, 3, 5),
+        some(2, 4, 5, seed=1),
+        torch.tensor([[0, 3, 1], [2, 2, 0]]),
+        some(2, 3, seed=2).abs() % 1,
+    )
     mixed = mix(x, codes, y, share)
     for k in range(2):
         for i in range(3):
             expected = share[k, i] * x[k, i] + (1 - share[k, i]) * codes[k, y[k, i]]
-            assert torch.allclose(mixed[k, i], expected)
+            assert torch.allclose(mixed[k, i], expected, atol=1e-6)
 
 
 def test_lsf_forgets_by_training_on_the_codes_that_are_retained():

@@ -16,7 +16,7 @@ from torch import Tensor
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """ℓ(x, y, f) = log Σ exp f(x) − f(x)[y]."""
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+    return F.cross_entropy(logits.mT, y)  # classes in the middle, as torch has them and as heads lay them out
 
 
 def squared_error(logits: Tensor, target: Tensor) -> Tensor:
