@@ -513,3 +513,17 @@ def test_the_fisher_of_a_head_is_the_per_example_mean():
         log_p.backward()
         total += log_p.exp().detach() * model.heads["1"].weight.grad ** 2 / len(data)
     assert torch.allclose(agent._method.extras["1"]["fisher/head.weight"][0].T, total, rtol=1e-3, atol=1e-9)
+
+
+def test_the_fisher_may_be_estimated_from_some_of_the_examples():
+    x, y = make_task("1", 48)
+    some_rows = [0, 16, 31, 47]
+    whole, part = (Agent("ewc", fisher=n, **SETTINGS) for n in (0, 4))
+    for agent in (whole, part):
+        agent.learn("1", x, y)
+    assert not torch.equal(whole._method.extras["1"]["fisher/0.weight"], part._method.extras["1"]["fisher/0.weight"])
+    network = part._method.main
+    classes = torch.from_numpy((y - 7) // 10)
+    expected = network.fisher("1", torch.from_numpy(x)[some_rows], classes[some_rows])
+    for name, value in expected.items():
+        assert torch.equal(part._method.extras["1"][f"fisher/{name}"], value)

@@ -142,6 +142,28 @@ def test_the_fisher_of_a_looped_network_is_the_per_example_sum(module):
         assert torch.allclose(got[name][0], value, rtol=1e-4, atol=1e-8), name
 
 
+def test_the_fisher_of_a_resnet_is_the_per_example_sum():
+    network = resnet(seeds=(0, 1))
+    learner = network.trainable(Descent(0.5))  # statistics and weights that are not those of the start
+    learner.descend(learner.logits(("1", 2 * some(2, 9, 3, 8, 8, seed=4) + 1))[0].square().mean())
+    network = learner.settled()
+    x, y = some(5, 3, 8, 8), torch.tensor([0, 1, 2, 0, 1])
+    got = network.fisher("1", x, y, rows=2)
+    for k in range(2):
+        module, head = ordinary(network, k).eval(), network.heads["1"]
+        expected = {n: torch.zeros_like(p) for n, p in module.named_parameters()}
+        for i in range(5):
+            module.zero_grad()
+            log_p = F.log_softmax(module(x[i : i + 1]) @ head.weight[k] + head.bias[k], -1)[0, y[i]]
+            log_p.backward()
+            for n, p in module.named_parameters():
+                expected[n] += log_p.exp().detach() * p.grad**2 / 5
+        assert set(got) == set(expected)
+        for name, value in expected.items():
+            assert torch.allclose(got[name][k], value, rtol=1e-3, atol=1e-9), name
+            assert float(value.abs().sum()) > 0
+
+
 def test_inputs_of_several_parts_go_through_the_body_once():
     network = resnet(seeds=(0,))
     network = network.with_head("2", Blueprint("mlp", {}, CPU).head(16, 4, [0], "2")).trainable(Descent(0.1))

@@ -55,7 +55,7 @@ def profile(stream: str, name: str) -> Profile:
         if name == "small":
             # One pass over 2,000 images. The networks stay far from certain, so F is large, and the paper's strengths
             # of the penalty would make a step of EWC and LSF overshoot; LSF's weight of 10 on the codes, too.
-            strength = {"strength": 2.0 if data == "cifar10" else 20.0}
+            strength = {"strength": 2.0 if data == "cifar10" else 20.0, "fisher": 500}
             of_method = {**of_method, "ewc": strength, "lsf": {**strength, "lr": 0.01}}
             settings = {"epochs": 1, "width": 8, "lr": 0.03, **images}
             return Profile(name, "resnet18", settings, of_method, train=2000, test=300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from clpu.methods.base import Method, register
@@ -17,6 +18,7 @@ from clpu.training import Examples
 @dataclass(frozen=True)
 class EWCSettings(Training):
     strength: float = setting(100.0, "weight λ of the penalty (CIFAR-10: 500, CIFAR-100: 1000)", at_least=0)
+    fisher: int = setting(0, "examples that F is estimated from, evenly spread over the task's; 0: all", at_least=0)
 
 
 class Consolidating(Method):
@@ -31,12 +33,21 @@ class Consolidating(Method):
     def consolidate(self, task: str, network: Network, data: Examples) -> None:
         """Store F = mean of p(y|x)·(∂ log p(y|x) / ∂θ)² and θ* = θ for a task just learned."""
         kept = self.extras.setdefault(task, {})
-        kept |= {f"fisher/{name}": value for name, value in network.fisher(task, data.x, data.y).items()}
+        x, y = self._some(data)
+        kept |= {f"fisher/{name}": value for name, value in network.fisher(task, x, y).items()}
         kept |= {f"anchor/{name}": value for name, value in network.body.parameters().items()}
         if self.heads:
             head = network.heads[task]
-            kept |= {f"fisher/head.{n}": value for n, value in network.head_fisher(task, data.x, data.y).items()}
+            kept |= {f"fisher/head.{n}": value for n, value in network.head_fisher(task, x, y).items()}
             kept |= {"anchor/head.weight": head.weight, "anchor/head.bias": head.bias}
+
+    def _some(self, data: Examples) -> tuple[Tensor, Tensor]:
+        """The examples that F is estimated from."""
+        wanted = self.settings.fisher
+        if not 0 < wanted < len(data):
+            return data.x, data.y
+        rows = torch.linspace(0, len(data) - 1, wanted, dtype=torch.float64, device="cpu").round().long()
+        return data.x[rows.to(data.x.device)], data.y[rows.to(data.y.device)]
 
     def pull(self, tasks: list[str]) -> Pull | None:
         """strength · Σ_τ Σ F_τ (θ − θ*_τ)², one term a past task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,10 +16,13 @@ from torch.func import functional_call, grad, vmap
 from clpu.errors import BadNetwork, Error
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
+from clpu.networks.squares import squared_gradients
 from clpu.randomness import rand
 
 #: How many numbers the per-example gradients of one batch of the Fisher may take.
 FISHER_NUMBERS = 50_000_000
+#: And of how many examples at most.
+FISHER_ROWS = 128
 
 Tensors = dict[str, Tensor]
 
@@ -180,9 +183,12 @@ class Looped(Body):
         return {n: torch.stack([t[n].detach() for t in self.replica_tensors]) for n in self._parameter_names}
 
     def fisher(self, x: Tensor, y: Tensor, head: Linear) -> Tensors:
-        """Per-example gradients by `vmap`, in evaluation mode; one example at a time for a module that refuses it."""
+        """In evaluation mode: our own architectures layer by layer, users' modules by `vmap`.
+
+        A module that refuses it is differentiated one example at a time.
+        """
         size = sum(self.replica_tensors[0][n].numel() for n in self._parameter_names)
-        rows = max(1, FISHER_NUMBERS // max(1, size))
+        rows = min(FISHER_ROWS, max(1, FISHER_NUMBERS // max(1, size)))
         sums = []
         with self._lock:
             self._set_mode(False)
@@ -203,6 +209,11 @@ class Looped(Body):
             chosen = F.log_softmax(features @ weight + bias, -1)[0].gather(0, y.reshape(1))[0]
             return chosen, chosen
 
+        if not self.users:
+            found, _ = squared_gradients(self.skeleton, tensors, x, chosen_of(y, weight, bias), self._parameter_names)
+            for name, value in found.items():
+                total[name] += value
+            return
         one = grad(log_p, has_aux=True)
         try:
             gradients, chosen = vmap(one, in_dims=(None, 0, 0))(theta, x, y)
@@ -214,6 +225,11 @@ class Looped(Body):
             return
         for name, g in gradients.items():
             total[name] += torch.tensordot(chosen.exp(), g.square(), dims=1)
+
+
+def chosen_of(y: Tensor, weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
+    """From features to log p(y|x) of each example, by a head."""
+    return lambda features: F.log_softmax(features @ weight + bias, -1).gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 def own_tensors(module: nn.Module) -> Tensors:
