@@ -19,7 +19,7 @@ from clpu.audit import run as auditing
 from clpu.audit.api import audit
 from clpu.audit.findings import Findings
 from clpu.audit.page import page
-from clpu.audit.plan import Design, estimate, probes
+from clpu.audit.plan import Design, audit_profile, estimate, probes
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
 from clpu.bench.profiles import profile, with_overrides
@@ -319,3 +319,10 @@ def test_the_command_is_cheap_to_import():
     code = "import sys, typer; from clpu.audit.cli import add_commands; add_commands(typer.Typer()); "
     code += "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_an_audit_takes_fewer_images_than_a_benchmark_of_that_profile():
+    assert audit_profile("perm-mnist", "small").train == 1500 < profile("perm-mnist", "small").train
+    assert audit_profile("perm-mnist", "paper") == profile("perm-mnist", "paper")
+    assert audit_profile("rot-digits", "small").train is None  # all 1,442
+    assert audit_profile("perm-mnist", "smoke").train == profile("perm-mnist", "smoke").train

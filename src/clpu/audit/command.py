@@ -11,12 +11,11 @@ from rich.console import Console
 from clpu import jsonfile
 from clpu.audit import run as auditing
 from clpu.audit.page import page
-from clpu.audit.plan import DESIGNS, Plan, estimate
+from clpu.audit.plan import DESIGNS, Plan, audit_profile, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import plan as planning
 from clpu.bench.display import Display
-from clpu.bench.profiles import profile as named_profile
 from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
 from clpu.report.names import duration
@@ -42,7 +41,7 @@ def audit(
         raise BadSetting(f"--workers must be at least 1, got {workers}")
     console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
-    base = named_profile(stream, profile)
+    base = audit_profile(stream, profile)
     known = {method: list(planning.known_settings(method, base.network)) for method in chosen}
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)

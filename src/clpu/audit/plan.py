@@ -13,6 +13,7 @@ from clpu.audit.observed import Sizes
 from clpu.audit.probes import Probe, Sight
 from clpu.bench.pieces import TaskData
 from clpu.bench.plan import COUNTERFACTUAL_SEEDS, request_costs
+from clpu.bench.profiles import Profile, profile
 from clpu.errors import BadSetting
 from clpu.recipe import Recipe
 from clpu.requests import Stream
@@ -57,6 +58,16 @@ class Design:
 
 #: How big each profile's audit is.
 DESIGNS = {"smoke": Design(runs=8, images=60, members=60), "small": Design(), "paper": Design(runs=64)}
+
+#: An audit trains six times as many agents as a benchmark, so at `small` it takes fewer images of each task.
+MOST_IMAGES = {"small": 1_500}
+
+
+def audit_profile(stream: str, name: str) -> Profile:
+    """The profile of that name as audits use it."""
+    base = profile(stream, name)
+    most = MOST_IMAGES.get(name)
+    return base if most is None or (base.train or 0) <= most else replace(base, train=most)
 
 
 @dataclass(frozen=True)
