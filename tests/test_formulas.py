@@ -11,7 +11,8 @@ from clpu import Agent
 from clpu.losses import cross_entropy, distillation, squared_error, towards_uniform
 from clpu.memory import Rehearsal
 from clpu.methods.lsf import mix
-from clpu.networks.descent import Pull
+from clpu.networks.descent import Descent, Pull
+from clpu.networks.network import Each
 from clpu.randomness import generators
 from clpu.testing import make_task, play
 from clpu.training import Batches, Examples
@@ -527,3 +528,44 @@ def test_the_fisher_may_be_estimated_from_some_of_the_examples():
     expected = network.fisher("1", torch.from_numpy(x)[some_rows], classes[some_rows])
     for name, value in expected.items():
         assert torch.equal(part._method.extras["1"][f"fisher/{name}"], value)
+
+
+def test_lsf_treats_past_tasks_alike_whatever_their_numbers_of_classes():
+    classes = {"1": 3, "2": 2, "3": 3}
+    before = Agent("lsf", seed=5, strength=20.0, **SETTINGS)
+    for task, count in classes.items():
+        before.learn(task, *make_task(task, classes=count))
+    warmed = Plain(before._method.warmed_up("4", examples("4")))
+    old, past = Plain(main_of(before)), before._method.extras
+    after = before.copy()
+    after.learn("4", *make_task("4"))
+    codes = after._method.extras["4"]["codes"]
+    [mixing] = generators([5], "4", "mixing")
+    penalty = lsf_penalty(past, 20.0)
+
+    def loss(b, share):
+        def of(model):
+            mixed = share.unsqueeze(1) * b.x[0] + (1 - share.unsqueeze(1)) * codes[0][b.y[0]]
+            total = F.cross_entropy(model("4", torch.cat([b.x[0], mixed])), torch.cat([b.y[0], b.y[0]]))
+            for t, count in classes.items():
+                p = F.softmax(old(t, b.x[0]).detach() / 2, -1)
+                total = total - (p * F.log_softmax(model(t, b.x[0]) / 2, -1)).sum(-1).mean() / 3
+                total = total + 10 * F.cross_entropy(model(t, past[t]["codes"][0]), torch.arange(count)) / 3
+            return total + penalty(model)
+
+        return of
+
+    batches = Batches(examples("4"), 2, 16, generators([5], "4", "order"))
+    losses = [loss(b, torch.rand(b.x.shape[1], generator=mixing)) for b in batches]
+    assert_same(descend(warmed, losses, 0.05, 0.01), main_of(after), tolerance=5e-5)
+
+
+def test_inputs_go_through_each_head_of_a_group_in_the_order_of_its_tasks():
+    agent = play("1R 2R 3R", "seq", seeds=[0, 1], **SETTINGS)
+    network, x = main_of(agent), some(2, 5, 6)
+    for learner in (network, network.trainable(Descent(0.1))):
+        alone = [network.logits((t, x))[0] for t in "132"]
+        own, together, parts = learner.logits(("2", x), (Each(("1", "3")), x), (("1", "3"), torch.cat([x, x], 1)))
+        assert torch.allclose(own, alone[2], atol=1e-6)
+        assert torch.allclose(together, torch.cat(alone[:2], 1), atol=1e-6)
+        assert torch.allclose(parts, together, atol=1e-6)

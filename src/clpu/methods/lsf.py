@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from clpu.losses import cross_entropy, mean, weighted
 from clpu.methods.base import register
 from clpu.methods.ewc import Consolidating, EWCSettings
 from clpu.methods.lwf import Distilling, LwFSettings
-from clpu.networks.network import Network
+from clpu.networks.network import Each, Network
 from clpu.randomness import rand
 from clpu.settings import setting
 from clpu.training import Batch, Examples
@@ -40,7 +41,9 @@ class LSF(Consolidating, Distilling):
         if data.x.dtype == torch.int64:
             raise BadData("lsf mixes inputs with noise, so it needs numbers, not tokens")
         past = list(self.ledger)
-        teacher = self.teacher(past, data)
+        groups = self.alike(past)
+        teacher = self.teacher(groups, data)
+        remembered = self.codes_of(groups)
         shape = data.x.shape[1:]
         draws = [
             torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
@@ -52,13 +55,12 @@ class LSF(Consolidating, Distilling):
         def loss(net: Network, batch: Batch) -> Tensor:
             x = net.pixels(batch.x)
             mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
-            remembered = [(t, self.extras[t]["codes"]) for t in past]
-            outputs = net.logits((task, x), (task, mixed), *((t, x) for t in past), *remembered)
+            outputs = net.logits((task, x), (task, mixed), *((group, x) for group in groups), *remembered)
             new = mean(cross_entropy(h, batch.y) for h in outputs[:2])
             if not past:
                 return new
-            old, coded = outputs[2 : 2 + len(past)], outputs[2 + len(past) :]
-            return new + self.recalled(coded) + self.distilled(old, teacher(batch))
+            old, coded = outputs[2 : 2 + len(groups)], outputs[2 + len(groups) :]
+            return new + self.recalled(groups, coded) + self.distilled(groups, old, teacher(batch))
 
         network = self.warmed_up(task, data)
         self.main = self.fit(task, network, self.batches(task, data), loss, pull=self.pull(past))
@@ -69,20 +71,28 @@ class LSF(Consolidating, Distilling):
         assert self.state.inputs is not None
         return {**super().extra_shapes(classes), "codes": (classes, *self.state.inputs.shape)}
 
-    def recalled(self, outputs: list[Tensor]) -> Tensor:
+    def codes_of(self, groups: Sequence[Each]) -> list[tuple[tuple[str, ...], Tensor]]:
+        """The codes of each group of tasks, the first task's first."""
+        return [(tuple(group), torch.cat([self.extras[t]["codes"] for t in group], 1)) for group in groups]
+
+    def recalled(self, groups: Sequence[Each], outputs: Sequence[Tensor]) -> Tensor:
         """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
-        classes = [torch.arange(h.shape[1], device=h.device).expand(h.shape[:2]) for h in outputs]
-        return weighted((self.settings.mnemonic, mean(cross_entropy(h, c) for h, c in zip(outputs, classes))))
+        terms = (
+            cross_entropy(h, (torch.arange(h.shape[1], device=h.device) % h.shape[2]).expand(h.shape[:2]))
+            for h in outputs
+        )
+        return weighted((self.settings.mnemonic, self.over_past(groups, terms)))
 
     def forget(self, task: str) -> None:
         retained = self.others(task)
         if retained:
-            codes = [(t, self.extras[t]["codes"]) for t in retained]
+            groups = self.alike(retained)
+            codes = self.codes_of(groups)
             self.main = self.fit(
                 task,
                 self.main,
                 range(self.ledger[task].steps),
-                lambda net, step: self.recalled(net.logits(*codes)),
+                lambda net, step: self.recalled(groups, net.logits(*codes)),
                 "forget",
                 pull=self.pull(retained),
             )

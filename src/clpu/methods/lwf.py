@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from clpu.losses import cross_entropy, distillation, mean, weighted
+from clpu.losses import cross_entropy, distillation, weighted
 from clpu.methods.base import Method, register
-from clpu.networks.network import Network
+from clpu.networks.network import Each, Network
 from clpu.settings import Training, setting
 from clpu.training import Batch, Examples
 
@@ -40,12 +40,24 @@ class Distilling(Method):
             head_only=True,
         )
 
-    def distilled(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
-        """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
-        terms = [distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets)]
-        return weighted((self.settings.distill, mean(terms)))
+    def alike(self, tasks: Sequence[str]) -> list[Each]:
+        """Tasks in groups with equally many classes, whose heads are served together."""
+        groups: dict[int, list[str]] = {}
+        for task in tasks:
+            groups.setdefault(len(self.ledger[task].labels), []).append(task)
+        return [Each(group) for group in groups.values()]
 
-    def teacher(self, past: Sequence[str], data: Examples) -> Callable[[Batch], list[Tensor]]:
+    def over_past(self, groups: Sequence[Each], terms: Iterable[Tensor]) -> Tensor:
+        """1/|past| Σ_τ of a loss, from its means over each of the groups."""
+        total = sum(map(len, groups))
+        return weighted(*((len(group) / total, term) for group, term in zip(groups, terms)))
+
+    def distilled(self, groups: Sequence[Each], outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
+        terms = (distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets))
+        return weighted((self.settings.distill, self.over_past(groups, terms)))
+
+    def teacher(self, groups: Sequence[Each], data: Examples) -> Callable[[Batch], list[Tensor]]:
         """The outputs of the past tasks' heads on each batch of the new task, by the network as it is now.
 
         Without augmentation an example's outputs are always the same: all are computed once, in advance.
@@ -55,15 +67,22 @@ class Distilling(Method):
 
             def watch(batch: Batch) -> list[Tensor]:
                 with torch.no_grad():
-                    return before.logits(*((t, batch.x) for t in past))
+                    return before.logits(*((group, batch.x) for group in groups))
 
             return watch
-        tables = [before.evaluate(before.heads[t], data.x) for t in past]
-        first = torch.arange(len(self.seeds), device="cpu").unsqueeze(1) * len(data)
+        # Tables with a row for each (replica, task, example).
+        tables = [torch.stack([before.evaluate(before.heads[t], data.x) for t in group], 1) for group in groups]
+        firsts = [
+            (torch.arange(table[..., 0, 0].numel(), device="cpu") * len(data)).view(*table.shape[:2], 1)
+            for table in tables
+        ]
 
         def look_up(batch: Batch) -> list[Tensor]:
-            rows = (batch.index + first).reshape(-1).to(self.device)
-            return [t.flatten(0, 1).index_select(0, rows).view(*batch.index.shape, -1) for t in tables]
+            found = []
+            for table, first in zip(tables, firsts):
+                rows = (batch.index.unsqueeze(1) + first).reshape(-1).to(self.device)
+                found.append(table.flatten(0, 2).index_select(0, rows).view(len(batch.index), -1, table.shape[-1]))
+            return found
 
         return look_up
 
@@ -80,10 +99,11 @@ class LwF(Distilling):
         if not past:
             self.main, _ = self.learned_alone(task, data, self.main)
             return
-        teacher = self.teacher(past, data)
+        groups = self.alike(past)
+        teacher = self.teacher(groups, data)
 
         def loss(net: Network, batch: Batch) -> Tensor:
-            new, *old = net.logits((task, batch.x), *((t, batch.x) for t in past))
-            return cross_entropy(new, batch.y) + self.distilled(old, teacher(batch))
+            new, *old = net.logits((task, batch.x), *((group, batch.x) for group in groups))
+            return cross_entropy(new, batch.y) + self.distilled(groups, old, teacher(batch))
 
         self.main = self.fit(task, self.warmed_up(task, data), self.batches(task, data), loss)

@@ -68,9 +68,19 @@ class Descent:
         if name not in self._pulls:
             return self.keep
         scale, shift = self._pulls[name]
-        if scale.stride() != tensor.stride():  # as the tensor lies in memory, or the next line would crawl
+        if (scale.stride(-1) == 1) != (tensor.stride(-1) == 1):  # as the tensor lies in memory, or it would crawl
             scale, shift = self._pulls[name] = _turned(scale), _turned(shift)
         torch.addcmul(shift, tensor, scale, out=tensor)
+        return 1.0
+
+    def shrink_all(self, named: Sequence[tuple[str, Tensor]]) -> float:
+        """The same for tensors that descend together."""
+        if not any(name in self._pulls for name, _ in named):
+            return self.keep
+        for name, tensor in named:
+            factor = self.shrink(name, tensor)
+            if factor != 1:
+                tensor.mul_(factor)
         return 1.0
 
     def ones(self, grad: Tensor) -> Tensor:
@@ -86,6 +96,8 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor, relu: bool = False, name: str = "", turned: bool = False) -> None:
         self.weight, self.bias, self.relu, self.name, self._turned = weight, bias, relu, name, turned
+        #: The layers that a stack is made of, as views of it.
+        self.parts: list[Linear] = []
 
     def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """The layer's output for scale·x."""
@@ -104,12 +116,12 @@ class Linear:
         grad_x = None
         if inner:  # With the weights as they were; in memory as the input lies, which the layer before made.
             grad_x = torch.bmm(self.weight, grad.mT).mT if x.stride(1) == 1 else torch.bmm(grad, self.weight.mT)
-        factor = descent.shrink(f"{self.name}.weight", self.weight)
+        factor = descent.shrink_all([(f"{layer.name}.weight", layer.weight) for layer in self.parts or [self]])
         if self._turned:
             self.weight.mT.baddbmm_(grad.mT, x, beta=factor, alpha=-descent.lr * scale)
         else:
             self.weight.baddbmm_(x.mT, grad, beta=factor, alpha=-descent.lr * scale)
-        factor = descent.shrink(f"{self.name}.bias", self.bias)
+        factor = descent.shrink_all([(f"{layer.name}.bias", layer.bias) for layer in self.parts or [self]])
         self.bias.baddbmm_(descent.ones(grad), grad, beta=factor, alpha=-descent.lr)
         return grad_x
 
@@ -127,12 +139,15 @@ class Linear:
         return Linear(self.weight.contiguous(), self.bias.contiguous(), self.relu, self.name)
 
     @staticmethod
-    def stacked(layers: Sequence[Linear]) -> tuple[Linear, list[Linear]]:
-        """Layers alike as one of (replicas × layers) matrices, and the layers again as views of it."""
+    def stacked(layers: Sequence[Linear]) -> Linear:
+        """Layers alike as one of (replicas × layers) matrices; its `parts` are the layers again, as views of it."""
         weight = torch.stack([layer.weight.mT for layer in layers], 1)
         bias = torch.stack([layer.bias for layer in layers], 1)
         stack = Linear(weight.flatten(0, 1).mT, bias.flatten(0, 1), turned=True)
-        return stack, [Linear(weight[:, i].mT, bias[:, i], turned=True) for i in range(len(layers))]
+        stack.parts = [
+            Linear(weight[:, i].mT, bias[:, i], name=layer.name, turned=True) for i, layer in enumerate(layers)
+        ]
+        return stack
 
 
 def _turned(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,29 +36,49 @@ class Pixels:
         return normalise(x, self.mean, self.std) if self.mean else x.to(torch.float32).mul_(1 / 255)
 
 
+class Each(tuple[str, ...]):
+    """Tasks through each of whose heads the inputs of a part go."""
+
+    __slots__ = ()
+
+
 class _Use:
     """What one step does with the heads of some tasks: which inputs' features go in, and what comes out."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:
-        self.tasks, self.inputs = tasks, list[int]()
+        self.tasks = tasks
+        #: The numbers of the inputs, and whether they go through each of the heads or are divided among them.
+        self.inputs: list[tuple[int, bool]] = []
 
     def outputs(self, head: Linear, features: Sequence[Tensor], descent: Descent | None) -> list[Tensor]:
         """The outputs for each of the inputs; in training, autograd takes them for where a loss begins."""
-        replicas, count = features[0].shape[0], len(self.tasks)
-        mine = [features[i] for i in self.inputs]
-        if count > 1:  # (replicas, tasks·n, features) → (replicas·tasks, n, features)
-            mine = [f.reshape(replicas * count, -1, f.shape[2]) for f in mine]
+        replicas = features[0].shape[0]
+        mine = [self._stacked(features[i], each) for i, each in self.inputs]
         x = mine[0] if len(mine) == 1 else torch.cat(mine, 1)
         out = head(x)
+        self._sizes = [f.shape[1] for f in mine]
         if descent is not None:
             self.head, self.x, self.out = head, x, out.requires_grad_()
-            self._sizes = [f.shape[1] for f in mine]
-        parts = [out] if len(mine) == 1 else out.split([f.shape[1] for f in mine], dim=1)
-        return [p.reshape(replicas, -1, p.shape[2]) for p in parts] if count > 1 else list(parts)
+        parts = [out] if len(mine) == 1 else out.split(self._sizes, dim=1)
+        return [p.reshape(replicas, -1, p.shape[2]) for p in parts] if len(self.tasks) > 1 else list(parts)
 
-    def by_input(self, inner: Tensor) -> Sequence[Tensor]:
-        """A gradient by the features, for each of the inputs."""
-        return [inner] if len(self.inputs) == 1 else inner.split(self._sizes, dim=1)
+    def _stacked(self, features: Tensor, each: bool) -> Tensor:
+        """Features as one layer of (replicas × tasks) matrices takes them: (replicas·tasks, n, features)."""
+        count = len(self.tasks)
+        if count == 1:
+            return features
+        if each:
+            features = features.unsqueeze(1).expand(-1, count, -1, -1)
+        return features.reshape(len(features) * count, -1, features.shape[-1])
+
+    def by_input(self, inner: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The gradient by the features of each of the inputs, (replicas, n, features)."""
+        parts = [inner] if len(self.inputs) == 1 else inner.split(self._sizes, dim=1)
+        for (number, each), part in zip(self.inputs, parts):
+            if len(self.tasks) > 1:
+                part = part.reshape(len(part) // len(self.tasks), len(self.tasks), -1, part.shape[2])
+                part = part.sum(1) if each else part.flatten(1, 2)
+            yield number, part
 
 
 class Network:
@@ -79,9 +99,10 @@ class Network:
     def logits(self, *parts: tuple[str | tuple[str, ...], Tensor]) -> list[Tensor]:
         """Outputs for parts (task, x), each through its task's own head; x has shape (K, batch, *input).
 
-        A part may be ((task, task, …), x): then x holds equally many examples of each, the first task's first,
-        and the tasks have equally many classes. All parts share one pass through the body, and an input that
-        occurs in several parts goes through it once; so do parts with the same task through its head. In
+        A part may be ((task, task, …), x): then x holds equally many examples of each, the first task's first. Or
+        (Each((task, task, …)), x): then all of x goes through each of the heads, and so the outputs are arranged.
+        The tasks of such a part have equally many classes. All parts share one pass through the body, and an input
+        that occurs in several parts goes through it once; so do parts with the same task through its head. In
         training there is one such call a step.
         """
         descent = self.descent if torch.is_grad_enabled() else None
@@ -94,15 +115,15 @@ class Network:
         numbers = {id(x): i for i, x in enumerate(inputs)}
         pieces = [features] if len(inputs) == 1 else features.split(sizes, dim=1)
         uses: dict[tuple[str, ...], _Use] = {}
-        for tasks, x in parts:
-            key = (tasks,) if isinstance(tasks, str) else tasks
-            uses.setdefault(key, _Use(key)).inputs.append(numbers[id(x)])
+        keys = [(tasks,) if isinstance(tasks, str) else tuple(tasks) for tasks, _ in parts]
+        for key, (tasks, x) in zip(keys, parts):
+            uses.setdefault(key, _Use(key)).inputs.append((numbers[id(x)], isinstance(tasks, Each)))
         if descent is not None:
             if len({t for tasks in uses for t in tasks}) < sum(map(len, uses)):
                 raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
             self._uses, self._sizes = list(uses.values()), sizes
-        outputs = {tasks: iter(use.outputs(self._head(tasks, descent), pieces, descent)) for tasks, use in uses.items()}
-        return [next(outputs[(tasks,) if isinstance(tasks, str) else tasks]) for tasks, _ in parts]
+        outputs = {key: iter(use.outputs(self._head(key, descent), pieces, descent)) for key, use in uses.items()}
+        return [next(outputs[key]) for key in keys]
 
     def _head(self, tasks: tuple[str, ...], descent: Descent | None) -> Linear:
         """The head of a task, or those of several as one layer of (replicas × tasks) matrices.
@@ -112,12 +133,12 @@ class Network:
         if len(tasks) == 1:
             return self.heads[tasks[0]]
         if tasks not in self._stacks:
-            stack, views = Linear.stacked([self.heads[t] for t in tasks])
+            stack = Linear.stacked([self.heads[t] for t in tasks])
             if descent is None:
                 return stack
             if any(set(tasks) & set(others) for others in self._stacks):
                 raise RuntimeError(f"tasks {tasks} were rehearsed in other groups before in this training")
-            self.heads |= dict(zip(tasks, views))
+            self.heads |= dict(zip(tasks, stack.parts))
             self._stacks[tasks] = stack
         return self._stacks[tasks]
 
@@ -140,7 +161,7 @@ class Network:
                     continue
                 inner = use.head.descend(use.x, use.out, grad, self.descent, inner=not self.descent.head_only)
                 if inner is not None:
-                    for i, g in zip(use.inputs, use.by_input(inner)):
+                    for i, g in use.by_input(inner):
                         before = by_input[i]
                         by_input[i] = g if before is None else before + g
             if not self.descent.head_only:
@@ -148,10 +169,9 @@ class Network:
 
     def _whole(self, by_input: list[Tensor | None]) -> Tensor:
         """The gradient by the features of all inputs."""
-        shape = (self.body.replicas, -1, self.body.features)
         known = next(g for g in by_input if g is not None)
         parts = [
-            known.new_zeros(shape[0], size, shape[2]) if g is None else g.reshape(shape)
+            known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g
             for g, size in zip(by_input, self._sizes)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
