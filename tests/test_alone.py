@@ -1,6 +1,7 @@
 """Learning that methods have in common is done once, and nobody can tell."""
 
 import pytest
+import torch
 
 from clpu import Agent
 from clpu.bench.pieces import share
@@ -99,3 +100,18 @@ def test_progress_is_told_for_learning_that_was_done_before():
     agent._method.shared = shared
     agent.learn("1", *make_task("1"))
     assert steps == [("learn", 6, 6)]
+
+
+def test_a_resnet_learned_elsewhere_goes_on_with_the_same_bits():
+    settings = {"width": 8, "epochs": 1, "batch_size": 8, "augment": "crop-flip", "memory": 4}
+    images = torch.randint(0, 256, (16, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    shared, digests = Recorder(), {}
+    for method in ("er", "clpu-der++", "seq"):
+        for place in (shared, None):
+            own = {k: v for k, v in settings.items() if k != "memory" or method != "seq"}
+            agent = Agent(method, "resnet18", seeds=[0, 1], mean=(0.5,) * 3, std=(0.2,) * 3, **own)
+            agent._method.shared = place
+            go_on(agent, "1R 2T 3R", lambda task: (images, torch.arange(16) % 2))
+            digests[method, place is None] = agent.digest()
+        assert digests[method, True] == digests[method, False], method
+    assert shared.hits == 3  # the first task twice, and Seq's second
