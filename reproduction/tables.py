@@ -8,6 +8,7 @@ A table stands between `<!-- learning: FOLDER -->` (or privacy, or ablation) and
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -94,9 +95,14 @@ def made(page: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only say whether the tables are up to date")
+    check = parser.parse_args(arguments).check
     page = PAGE.read_text(encoding="utf-8")
+    if page.count("<!-- ") != 2 * len(BLOCK.findall(page)):
+        raise SystemExit("REPRODUCTION.md: a table without its <!-- end -->")
     new = made(page)
-    if arguments == ["--check"]:
+    if check:
         if new != page:
             print("REPRODUCTION.md is not what the runs say; run python reproduction/tables.py", file=sys.stderr)
         return int(new != page)

@@ -5,7 +5,7 @@ import torch
 
 from clpu import Agent
 from clpu.bench.pieces import share
-from clpu.methods import METHODS
+from clpu.methods import METHODS, Method
 from clpu.testing import TINY, go_on, make_task
 
 STREAM = "1R 2T 3T 4R 2R 3F 5T 5F"
@@ -21,7 +21,8 @@ class Recorder:
         self.hits += key in self.kept
         return self.kept.get(key)
 
-    def put(self, key, tensors):
+    def put(self, key, tensors, seconds):
+        assert seconds > 0
         self.puts += 1
         self.kept[key] = {name: tensor.clone() for name, tensor in tensors.items()}
 
@@ -66,7 +67,15 @@ def test_other_seeds_other_memories_and_other_data_are_other_learning():
         agent.learn("1", *make_task("1", examples))
         return agent.digest()
 
+    def other(shared):
+        agent = Agent("er", seeds=[0], **settings)
+        agent._method.shared = shared
+        x, y = make_task("1", 48)
+        agent.learn("1", -x, y)  # as many, with the same labels
+        return agent.digest()
+
     learned([0], 20, 48, shared)
+    assert other(shared) == other(None)
     for case in [([1], 20, 48), ([0], 10, 48), ([0], 20, 60), ([0, 1], 20, 48)]:
         assert learned(*case, shared) == learned(*case, None)
     assert not shared.hits
@@ -89,8 +98,38 @@ def test_a_damaged_or_missing_file_only_means_that_learning_is_done_again(tmp_pa
     files[0].write_bytes(b"")
     files[1].write_bytes(files[1].read_bytes()[:-7])
     files[2].unlink()
+    flipped = bytearray(files[3].read_bytes())
+    flipped[-5] ^= 1
+    files[3].write_bytes(flipped)
     assert digest() == expected
     assert digest() == expected
+
+
+def test_a_folder_gives_what_was_put_there_and_says_how_long_it_took(tmp_path, monkeypatch):
+    fits = []
+    fit = Method.fit
+    monkeypatch.setattr(Method, "fit", lambda self, *rest, **named: (fits.append(1), fit(self, *rest, **named))[1])
+    agents = [Agent("seq", **TINY), Agent("ewc", **TINY)]
+    places = [share(agent, tmp_path) for agent in agents]
+    for agent in agents:
+        go_on(agent, "1R")
+    assert len(fits) == 1
+    assert places[0].seconds == 0 < places[1].seconds < 60
+    assert torch.equal(agents[0].logits("1", make_task("1")[0]), agents[1].logits("1", make_task("1")[0]))
+
+
+def test_a_method_with_batches_of_its_own_shares_nothing():
+    class Backwards(METHODS["seq"]):
+        name = "backwards"
+
+        def batches(self, task, data, purpose="order"):
+            return super().batches(task, data, "another order")
+
+    shared = Recorder()
+    played("seq", shared)
+    puts = shared.puts
+    assert played(Backwards, shared).digest() == played(Backwards).digest()
+    assert (shared.hits, shared.puts) == (0, puts)
 
 
 def test_progress_is_told_for_learning_that_was_done_before():

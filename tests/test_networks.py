@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from clpu import Agent
 from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.networks.descent import Descent, Pull
 from clpu.networks.looped import Looped
@@ -235,3 +236,25 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_everything_in_float32():
     learner.descend(learner.logits(("1", x))[0].square().mean())
     assert {t.dtype for n, t in learner.body.tensors().items() if "num_batches" not in n} == {torch.float32}
     assert not torch.equal(learner.body.tensors()["stem.weight"], mixed.body.tensors()["stem.weight"])
+
+
+def test_mixed_precision_takes_the_weights_of_every_step_and_has_a_fisher(monkeypatch):
+    x, y = some(16, 3, 8, 8), torch.arange(16) % 2
+    settings = {"width": 8, "mixed": True, "epochs": 3, "batch_size": 8, "lr": 0.1}
+    agent = Agent("ewc", "resnet18", **settings)
+    agent.learn("1", x, y)
+    assert all(t.isfinite().all() for t in agent._method.extras["1"].values())
+    clearing = Agent("ewc", "resnet18", **settings)
+    forward = ResNet18.forward
+    monkeypatch.setattr(ResNet18, "forward", lambda self, x: (torch.clear_autocast_cache(), forward(self, x))[1])
+    clearing.learn("1", x, y)
+    assert clearing.digest() == agent.digest()
+
+
+def test_a_body_that_is_not_trained_keeps_nothing_for_a_backward_pass():
+    learner = resnet(seeds=(0,)).trainable(Descent(0.1, head_only=True))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t):
+        outputs = learner.logits(("1", some(1, 5, 3, 8, 8)))[0]
+    assert outputs.requires_grad
+    assert kept == []

@@ -20,6 +20,7 @@ from clpu.audit.api import audit
 from clpu.audit.findings import Findings
 from clpu.audit.page import page
 from clpu.audit.plan import Design, audit_profile, estimate, probes
+from clpu.audit.probes import perform
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
 from clpu.bench.profiles import profile, with_overrides
@@ -326,3 +327,13 @@ def test_an_audit_takes_fewer_images_than_a_benchmark_of_that_profile():
     assert audit_profile("perm-mnist", "paper") == profile("perm-mnist", "paper")
     assert audit_profile("rot-digits", "small").train is None  # all 1,442
     assert audit_profile("perm-mnist", "smoke").train == profile("perm-mnist", "smoke").train
+
+
+def test_bits_are_compared_between_agents_that_were_trained_independently(tmp_path):
+    made = planned("seq")
+    twin = next(p for p in made.probes["seq"] if p.outputs_after)
+    other = next(p for p in made.probes["seq"] if p.sights)
+    perform(twin, made.data, shared=tmp_path / "twins")
+    assert not (tmp_path / "twins").exists()
+    perform(other, made.data, shared=tmp_path / "others")
+    assert list((tmp_path / "others").iterdir())

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
-import safetensors.torch
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from clpu.agent import Agent, Progress
 from clpu.errors import BadData, BadRun
+from clpu.methods.alone import digest
 from clpu.networks.network import Network
 from clpu.requests import Instruction, Request, Stream
 
@@ -79,7 +79,7 @@ def perform(
     """
     stream, by_name = Stream(piece.requests), {task.name: task for task in data}
     agent = Agent(piece.method, piece.network, seeds=piece.seeds, device=piece.device, **piece.settings)
-    share(agent, shared)
+    place = share(agent, shared)
     # A counterfactual may have no requests at all; then the fresh agent is what is measured.
     accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))
     outputs: dict[tuple[int, str], NDArray[np.float32]] = {}
@@ -87,10 +87,12 @@ def perform(
     examiner = _Examiner(agent)
     for number, request in enumerate(stream, 1) if len(stream) else [(0, None)]:
         agent.progress = lambda step, number=number: progress(number, step)
-        start = time.perf_counter()
+        start, before = time.perf_counter(), place.seconds if place else 0.0
         if request is not None:
             handle(agent, request, by_name)
-        seconds.append(time.perf_counter() - start)
+        # What another piece has learned is counted as if it had been learned here.
+        saved = place.seconds - before if place else 0.0
+        seconds.append(time.perf_counter() - start + saved)
         progress(number, None)
         start = time.perf_counter()
         for column, task in enumerate(data):
@@ -134,27 +136,36 @@ class _Examiner:
         return log_p
 
 
-def share(agent: Agent, folder: Path | None) -> None:
+def share(agent: Agent, folder: Path | None) -> SharedFolder | None:
     """Let an agent take from a folder, and leave there, learning that other methods have in common with its own."""
-    agent._method.shared = None if folder is None else _Folder(folder)
+    agent._method.shared = place = None if folder is None else SharedFolder(folder)
+    return place
 
 
-class _Folder:
-    """Results of learning as files. One that is missing or damaged is simply computed again."""
+class SharedFolder:
+    """Results of learning as files. One that is missing or damaged is simply computed again.
+
+    `seconds` is how long what was taken from here took to learn.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.seconds = path, 0.0
 
     def get(self, key: str) -> dict[str, Tensor] | None:
         try:
-            return safetensors.torch.load_file(self.path / key)
-        except (OSError, safetensors.SafetensorError):
+            with safetensors.safe_open(self.path / key, "numpy") as file:
+                tensors = {name: torch.from_numpy(file.get_tensor(name)).clone() for name in file.keys()}  # noqa: SIM118
+                metadata = file.metadata()
+            seconds, same = float(metadata["seconds"]), metadata["sha256"] == digest(tensors)
+        except (OSError, safetensors.SafetensorError, KeyError, ValueError, TypeError):
             return None
+        self.seconds += seconds if same else 0.0
+        return tensors if same else None
 
-    def put(self, key: str, tensors: dict[str, Tensor]) -> None:
+    def put(self, key: str, tensors: dict[str, Tensor], seconds: float) -> None:
         arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
         with suppress(OSError):  # a full disk only means that nothing is shared
-            write_arrays(self.path / key, arrays, {})
+            write_arrays(self.path / key, arrays, {"seconds": str(seconds), "sha256": digest(tensors)})
 
 
 def save(path: Path, piece: Piece, measured: Measured) -> None:

@@ -1,8 +1,8 @@
 """Learning that methods have in common: plain gradient descent on a task's own data.
 
-Seq, EWC, LwF, ER, DER++ and CLPU-DER++ learn their first task in exactly the same way, and so do Ind and
-CLPU-DER++ (scratch) their temporary ones. Whoever runs several methods with the same seeds can have this
-done once: equal starts and equal settings give equal bits, so nobody can tell the difference.
+Seq, EWC, LwF, ER, DER++ and both forms of CLPU-DER++ learn their first task in exactly the same way, and so do
+Ind and CLPU-DER++ (scratch) their temporary ones. Whoever runs several methods with the same seeds can have this
+done once: equal starts, data and settings give equal bits, so nobody can tell the difference.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ from torch import Tensor
 from clpu.memory import Memory
 from clpu.networks.descent import Linear
 from clpu.networks.network import Network
+from clpu.training import Examples
 
 
 class Shared(Protocol):
-    """Where results of learning are kept for other methods: tensors by a key."""
+    """Where results of learning are kept for other methods: tensors by a key, and the seconds that they took."""
 
     def get(self, key: str) -> dict[str, Tensor] | None: ...
-    def put(self, key: str, tensors: dict[str, Tensor]) -> None: ...
+    def put(self, key: str, tensors: dict[str, Tensor], seconds: float) -> None: ...
 
 
-def key_of(network: Network, task: str, facts: Sequence[object]) -> str:
-    """What the outcome of learning a task alone depends on: the start of body and head, and some facts."""
+def key_of(network: Network, task: str, data: Examples, facts: Sequence[object]) -> str:
+    """What the outcome of learning a task alone depends on: the start of body and head, the data, and some facts."""
     head = network.heads[task]
-    sha = hashlib.sha256(json.dumps([task, *facts], default=str).encode())
-    for name, tensor in [*sorted(network.body.tensors().items()), ("head", head.weight), ("head", head.bias)]:
+    named = {**network.body.tensors(), "head weight": head.weight, "head bias": head.bias, "x": data.x, "y": data.y}
+    return hashlib.sha256(f"{json.dumps([task, *facts], default=str)} {digest(named)}".encode()).hexdigest()
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the names, types, shapes and bits of tensors."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
         sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()

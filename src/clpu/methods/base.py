@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -193,16 +194,17 @@ class Method(ABC):
         start = self.with_fresh_head(start, task, data.classes)
         batches = self.batches(task, data)
         size = getattr(self.settings, "memory", None)
-        shared = self.shared if pull is None and self.blueprint.module is None else None
-        key, plain = "", ""
+        shared = self.shared if pull is None and self._learns_like_others(start) else None
+        keys: dict[int | None, str] = {}  # by the size of the memory; others may want the network without one
         if shared is not None:
-            known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, len(data)]
+            known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device]
             known += [getattr(self.settings, field.name) for field in fields(Training)]
-            key, plain = (alone.key_of(start, task, [*known, kept]) for kept in (size, None))
-            found = shared.get(key)
+            keys = {kept: alone.key_of(start, task, data, [*known, kept]) for kept in {size, None}}
+            found = shared.get(keys[size])
             if found is not None:
                 self.progress("learn", len(batches), len(batches))
-                return alone.unpacked(found, start, task)
+                return alone.unpacked({n: t.to(self.device) for n, t in found.items()}, start, task)
+        began = time.perf_counter()
         reservoir = None if size is None else self.reservoir(task, batches)
 
         def loss(net: Network, batch: Batch) -> Tensor:
@@ -214,9 +216,17 @@ class Method(ABC):
         network = self.fit(task, start, batches, loss, pull=pull)
         memory = None if reservoir is None else reservoir.memory()
         if shared is not None:
-            shared.put(key, alone.packed(network, task, memory))
-            shared.put(plain, alone.packed(network, task, None))
+            for kept, key in keys.items():
+                tensors = alone.packed(network, task, None if kept is None else memory)
+                shared.put(key, tensors, time.perf_counter() - began)
         return network, memory
+
+    def _learns_like_others(self, start: Network) -> bool:
+        """Whether another method may learn the same from this start: a third task on top of others, hardly ever."""
+        used = ("batches", "augmentation", "reservoir", "sources", "with_fresh_head", "learned_alone", "fit")
+        own = any(getattr(type(self), name) is not getattr(Method, name) for name in used)
+        first = len(self.ledger) < 2 or len(start.heads) < 2
+        return first and not own and self.blueprint.module is None
 
     def fit(
         self,

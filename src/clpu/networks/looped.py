@@ -85,7 +85,7 @@ class Looped(Body):
             self._set_mode(descent is not None)
             outputs = []
             for k, tensors in enumerate(self.replica_tensors):
-                with self._lent_draws(k, descent, x.device):
+                with self._lent_draws(k, descent, x.device), torch.set_grad_enabled(descent is not None):
                     outputs.append(self._call(tensors, x[k], descent is not None))
         if descent is not None:
             self._outputs = outputs

@@ -49,6 +49,7 @@ class ResNet18(nn.Module):
             x = x.unsqueeze(1)
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
+        # Without autocast's cache: it would keep the weights of the first step for as long as an outer context lasts.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
             out = self.blocks(F.relu(self.norm(self.stem(x)), inplace=True))
         return F.adaptive_avg_pool2d(out.float(), 1).flatten(1)

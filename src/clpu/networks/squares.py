@@ -50,7 +50,7 @@ def _watch(prefix: str, gradients: dict[str, Tensor]) -> Callable[..., None]:
         gradients[key] = gradients[key] + gradient if key in gradients else gradient
 
     def forward(layer: Any, inputs: tuple[Tensor, ...], out: Tensor) -> None:
-        x = inputs[0].detach()
+        x = inputs[0].detach().float()
         if isinstance(layer, nn.BatchNorm2d):
             assert layer.running_mean is not None
             assert layer.running_var is not None
@@ -58,6 +58,7 @@ def _watch(prefix: str, gradients: dict[str, Tensor]) -> Callable[..., None]:
             x = (x - layer.running_mean.view(1, -1, 1, 1)) * scale.view(1, -1, 1, 1)
 
         def backward(grad: Tensor) -> None:
+            grad = grad.float()  # with mixed precision it has the type of the layer's output
             if isinstance(layer, nn.Conv2d):
                 shape: Any = (layer.kernel_size, layer.dilation, layer.padding, layer.stride)
                 columns = F.unfold(x, *shape)
