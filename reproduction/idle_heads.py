@@ -5,7 +5,7 @@ those of tasks not learned yet among them. Ours are separate, and an idle head s
 five counterfactual runs at the paper's scale and computes IJSD as published from our outputs, and from outputs with
 each head shrunk as one layer would have shrunk it. About two minutes on one core.
 
-    python reproduction/idle_heads.py [METHOD]
+    python reproduction/idle_heads.py [METHOD [STREAM]]
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def tensors(part: object) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(np.array(part.x)), torch.from_numpy(np.array(part.y))  # type: ignore[attr-defined]
 
 
-def main(method: str) -> None:
+def main(method: str = "seq", stream: str = "perm-mnist") -> None:
     torch.set_num_threads(1)
-    data = {task.name: task for task in tasks("perm-mnist", tasks=5)}
+    data = {task.name: task for task in tasks(stream, tasks=5)}
     agent = clpu.Agent(method, seeds=range(1000, 1005))
     for name in LEARNED:
         agent.learn(name, *tensors(data[name].train))
@@ -49,8 +49,8 @@ def main(method: str) -> None:
         # As published: the forgotten task at the first forget, all five at the second.
         published = (distances["3"] + sum(distances.values())) / 2
         each = ", ".join(f"{name}: {value:.3f}" for name, value in distances.items())
-        print(f"{method}, heads {'shrunk' if shrunk else 'as they are'}: IJSD as published {published:.3f} ({each})")
+        print(f"{method}, {stream}, heads {'shrunk' if shrunk else 'as they are'}: IJSD as published {published:.3f} ({each})")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if sys.argv[1:] else "seq")
+    main(*sys.argv[1:])
