@@ -49,7 +49,8 @@ def main(method: str = "seq", stream: str = "perm-mnist") -> None:
         # As published: the forgotten task at the first forget, all five at the second.
         published = (distances["3"] + sum(distances.values())) / 2
         each = ", ".join(f"{name}: {value:.3f}" for name, value in distances.items())
-        print(f"{method}, {stream}, heads {'shrunk' if shrunk else 'as they are'}: IJSD as published {published:.3f} ({each})")
+        kind = "shrunk" if shrunk else "as they are"
+        print(f"{method}, {stream}, heads {kind}: IJSD as published {published:.3f} ({each})", flush=True)
 
 
 if __name__ == "__main__":
