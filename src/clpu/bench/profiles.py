@@ -70,7 +70,8 @@ def profile(stream: str, name: str) -> Profile:
     if name == "paper":
         return Profile(name, "mlp", {"epochs": 10})
     if name == "small":
-        return Profile(name, "mlp", {"epochs": 10}, train=6_000, test=1_000)
+        # A tenth of the paper's steps; at five times its rate they come far enough for its order of methods.
+        return Profile(name, "mlp", {"epochs": 10, "lr": 0.05}, train=6_000, test=1_000)
     return Profile(name, "mlp", {"epochs": 1, "hidden": (16,)}, train=320, test=100)
 
 
