@@ -291,7 +291,7 @@ def test_mixing_is_a_weighted_sum_of_each_input_and_its_classs_code():
     for k in range(2):
         for i in range(3):
             expected = share[k, i] * x[k, i] + (1 - share[k, i]) * codes[k, y[k, i]]
-            assert torch.allclose(mixed[k, i], expected, atol=1e-6)
+            assert torch.allclose(mixed[k, i], expected)
 
 
 def test_lsf_forgets_by_training_on_the_codes_that_are_retained():

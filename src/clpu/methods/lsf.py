@@ -103,4 +103,5 @@ def mix(x: Tensor, codes: Tensor, y: Tensor, share: Tensor) -> Tensor:
     replicas, classes = codes.shape[:2]
     rows = y + classes * torch.arange(replicas, device=y.device).unsqueeze(1)
     chosen = codes.flatten(0, 1).index_select(0, rows.reshape(-1)).view(x.shape)
-    return torch.lerp(chosen, x, share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2)))
+    weight = share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2))
+    return chosen.mul_(1 - weight).add_(weight * x)

@@ -129,7 +129,8 @@ def linear_ticks(low: float, high: float, about: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(m for m in (1, 2, 5, 10) if raw <= m * power * 1.0001)
     first = math.ceil(low / step - 1e-9)
-    return [round(k * step, 10) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+    ticks = (round(k * step, 10) for k in range(first, math.floor(high / step + 1e-9) + 1))
+    return [min(max(tick, low), high) for tick in ticks]  # rounding must not push one over the edge
 
 
 def text_width(text: str, size: float = 12) -> float:
