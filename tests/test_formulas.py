@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from clpu import Agent
-from clpu.losses import cross_entropy, distillation, squared_error, towards_uniform
+from clpu.losses import cross_entropy, distillation, softened, squared_error, towards_uniform, weighted
 from clpu.memory import Rehearsal
-from clpu.methods.lsf import mix
+from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.networks.descent import Descent, Pull
-from clpu.networks.network import Each
+from clpu.networks.parts import Each, Mixed
 from clpu.randomness import generators
 from clpu.testing import make_task, play
 from clpu.training import Batches, Examples
@@ -75,17 +76,86 @@ def test_distillation_is_the_cross_entropy_of_softened_outputs():
             p = np.exp(old[k, i].numpy() / 2) / np.exp(old[k, i].numpy() / 2).sum()
             q = np.exp(new[k, i].numpy() / 2) / np.exp(new[k, i].numpy() / 2).sum()
             by_hand -= float((p * np.log(q)).sum()) / 6
-    assert float(distillation(new, old, 2.0)) == pytest.approx(by_hand, rel=1e-5)
+    assert float(distillation(new, softened(old, 2.0), 2.0)) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_distillation_is_smallest_where_outputs_agree():
     old = some(1, 5, 4)
-    assert distillation(old, old, 2.0) < distillation(old + 0.1 * some(1, 5, 4, seed=3), old, 2.0)
+    target = softened(old, 2.0)
+    assert float(distillation(old, target, 2.0)) < float(distillation(old + 0.1 * some(1, 5, 4, seed=3), target, 2.0))
 
 
 def test_the_uniform_term_is_smallest_at_equal_outputs_where_it_is_log_classes():
     assert float(towards_uniform(torch.zeros(1, 3, 4))) == pytest.approx(math.log(4))
-    assert towards_uniform(some(1, 3, 4)) > math.log(4)
+    assert float(towards_uniform(some(1, 3, 4))) > math.log(4)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda h: cross_entropy(h, torch.tensor([[0, 3, 1], [2, 2, 0]])),
+        lambda h: squared_error(h, some(2, 3, 4, seed=1)),
+        lambda h: distillation(h, softened(some(2, 3, 4, seed=1), 3.0), 3.0),
+        towards_uniform,
+    ],
+)
+def test_the_derivative_that_a_term_brings_is_the_one_that_autograd_finds(term, turned):
+    outputs = (some(2, 4, 3).mT if turned else some(2, 3, 4)).requires_grad_()
+    loss = 0.3 * term(outputs)
+    [mine] = loss.terms
+    [expected] = torch.autograd.grad(loss.value, outputs)
+    with torch.no_grad():
+        assert torch.allclose(mine.gradient(outputs, mine.weight), expected, atol=1e-7)
+
+
+def test_losses_are_added_weighted_and_mixed_with_tensors_of_ones_own():
+    h, y = some(2, 3, 4), torch.tensor([[0, 3, 1], [2, 2, 0]])
+    ce, mse = cross_entropy(h, y), squared_error(h, torch.zeros_like(h))
+    total = 2 * ce + mse / 4 + h.mean() + sum([ce, mse]) + h.std()
+    by_hand = 3 * float(ce) + 1.25 * float(mse) + float(h.mean()) + float(h.std())
+    assert float(total) == pytest.approx(by_hand, rel=1e-5)
+    assert float(h.mean() + ce) == pytest.approx(float(ce) + float(h.mean()), rel=1e-5)
+    assert float(weighted()) == 0
+
+
+def test_a_loss_may_mix_terms_of_the_outputs_terms_of_parts_of_them_and_autograd():
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    net = blueprint.network(Inputs((5,)), [0, 1]).with_head("a", blueprint.head(6, 4, [0, 1], "a"))
+    net = net.with_head("b", blueprint.head(6, 4, [0, 1], "b"))
+    x, y = some(2, 3, 5), torch.tensor([[0, 1, 1], [0, 0, 1]])
+    losses = [
+        lambda a, b: (
+            cross_entropy(a, y) + cross_entropy(b[..., :2], y) + b.square().mean() + squared_error(a, a.detach() + 1)
+        ),
+        lambda a, b: (
+            cross_entropy(a, y).value
+            + F.cross_entropy(b[..., :2].flatten(0, 1), y.flatten())
+            + b.square().mean()
+            + F.mse_loss(a, a.detach() + 1)
+        ),
+    ]
+    learners = [net.trainable(Descent(0.1, 0.01)) for _ in losses]
+    for learner, loss in zip(learners, losses):
+        learner.descend(loss(*learner.logits(("a", x), ("b", x))))
+    one, two = learners
+    for mine, theirs, start in zip(*(n.body.tensors().values() for n in (one, two, net))):
+        assert torch.allclose(mine, theirs, atol=1e-7)
+        assert not torch.allclose(mine, start, atol=1e-4)
+    for task in "ab":
+        assert torch.allclose(one.heads[task].weight, two.heads[task].weight, atol=1e-7)
+
+
+def test_a_loss_that_does_not_depend_on_the_outputs_is_refused():
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    learner = (
+        blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a")).trainable(Descent(0.1))
+    )
+    learner.logits(("a", some(1, 3, 5)))
+    with pytest.raises(RuntimeError, match="does not depend"):
+        learner.descend(torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="logits"):
+        learner.descend(torch.tensor(1.0))
 
 
 def test_der_has_two_terms():
@@ -94,7 +164,7 @@ def test_der_has_two_terms():
     outputs = some(1, 8, 3)
     mse = ((outputs - sample.logits) ** 2).mean()
     assert torch.isclose(
-        agent._method.replayed(sample, outputs), 0.3 * mse + 0.7 * F.cross_entropy(outputs[0], sample.y[0])
+        agent._method.replayed(sample, outputs).value, 0.3 * mse + 0.7 * F.cross_entropy(outputs[0], sample.y[0])
     )
 
 
@@ -280,18 +350,38 @@ def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
     assert_same(descend(start, [loss(b) for b in batches], 0.05, 0.01), main_of(after))
 
 
-def test_mixing_is_a_weighted_sum_of_each_input_and_its_classs_code():
-    x, codes, y, share = (
-        some(2, 3, 5),
-        some(2, 4, 5, seed=1),
-        torch.tensor([[0, 3, 1], [2, 2, 0]]),
-        some(2, 3, seed=2).abs() % 1,
+@pytest.mark.parametrize("network", ["mlp", nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_mixed_inputs_are_weighted_sums_of_each_input_and_its_classs_code(network, pixels):
+    blueprint = Blueprint(network, {"hidden": (6, 5)} if network == "mlp" else {}, torch.device("cpu"))
+    net = blueprint.network(Inputs((3, 8, 8)), [0, 1])
+    for task in "ab":
+        net = net.with_head(task, blueprint.head(net.body.features, 4, [0, 1], task))
+    x, codes, y = some(2, 3, 3, 8, 8), some(2, 4, 3, 8, 8, seed=1), torch.tensor([[0, 3, 1], [2, 2, 0]])
+    if pixels:
+        x = torch.randint(0, 256, x.shape, generator=torch.Generator().manual_seed(3)).to(torch.uint8)
+    floats, share = x / 255 if pixels else x, some(2, 3, seed=2).abs() % 1
+    expected = torch.stack(
+        [
+            torch.stack([share[k, i] * floats[k, i] + (1 - share[k, i]) * codes[k, y[k, i]] for i in range(3)])
+            for k in range(2)
+        ]
     )
-    mixed = mix(x, codes, y, share)
-    for k in range(2):
-        for i in range(3):
-            expected = share[k, i] * x[k, i] + (1 - share[k, i]) * codes[k, y[k, i]]
-            assert torch.allclose(mixed[k, i], expected)
+    learners = [net.trainable(Descent(0.1, 0.01)) for _ in range(2)]
+    for _ in range(2):  # a second step, with weights that moved
+        asked = [("a", x), ("a", Mixed(x, codes, y, share)), ("b", x), ("b", codes)]
+        by_hand = [("a", floats), ("a", expected), ("b", floats), ("b", codes)]
+        for learner, parts in zip(learners, (asked, by_hand)):
+            outputs = learner.logits(*parts)
+            with torch.no_grad():
+                again = learner.settled().logits(*parts)
+            assert all(torch.allclose(o, a, atol=1e-5) for o, a in zip(outputs, again))
+            learner.descend(sum(cross_entropy(h, y) for h in outputs[:3]) + outputs[3].square().mean())
+    for mine, theirs in zip(*(learner.body.tensors().values() for learner in learners)):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    for task in "ab":
+        assert torch.allclose(learners[0].heads[task].weight, learners[1].heads[task].weight, atol=1e-5)
+        assert not torch.allclose(learners[0].heads[task].weight, net.heads[task].weight, atol=1e-3)
 
 
 def test_lsf_forgets_by_training_on_the_codes_that_are_retained():

@@ -194,8 +194,20 @@ def test_only_the_head_moves_in_a_head_only_descent():
     network = resnet(seeds=(0,))
     learner = network.trainable(Descent(0.1, 0.01, head_only=True))
     learner.descend(learner.logits(("1", some(1, 5, 3, 8, 8)))[0].square().sum())
-    assert all(torch.equal(a, b) for a, b in zip(network.body.tensors().values(), learner.body.tensors().values()))
+    before, after = network.body.parameters(), learner.body.parameters()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
     assert not torch.equal(network.heads["1"].weight, learner.heads["1"].weight)
+
+
+def test_a_head_alone_is_trained_on_features_as_they_are_in_training():
+    """By the statistics of each batch, which the running statistics follow: as the authors' warm-up has it."""
+    network, x = resnet(seeds=(0,)), some(1, 5, 3, 8, 8)
+    learner = network.trainable(Descent(0.1, head_only=True))
+    module = ordinary(network, 0).train()
+    expected = module(x[0]) @ network.heads["1"].weight[0] + network.heads["1"].bias[0]
+    assert torch.allclose(learner.logits(("1", x))[0][0], expected, atol=1e-5)
+    statistics = learner.body.tensors()["norm.running_mean"][0]
+    assert torch.allclose(statistics, module.norm.running_mean, atol=1e-6)
 
 
 def test_heads_and_bodies_are_drawn_for_seed_and_task_alone():

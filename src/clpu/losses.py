@@ -3,47 +3,132 @@
 Outputs have shape (replicas, batch, classes). Each term is an ordinary mean, over the batch and over the
 replicas; a step descends on as many times the mean as there are replicas, so that every replica receives the
 gradient it would receive alone.
+
+A term comes with its derivative by the outputs, because autograd's bookkeeping for a few small tensors takes as long
+as a layer of the network. Tests hold each derivative to what autograd makes of the term's value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """ℓ(x, y, f) = log Σ exp f(x) − f(x)[y]."""
-    if logits.device.type == "cpu":
-        return F.cross_entropy(logits.mT, y)  # classes in the middle, as heads lay them out
-    return F.cross_entropy(logits.flatten(0, 1), y.flatten())  # elsewhere the other form is not deterministic
+@dataclass(frozen=True, eq=False)
+class Term:
+    """weight · value(outputs), and its derivative by the outputs: gradient(outputs, weight)."""
+
+    outputs: Tensor
+    value: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor, float], Tensor]
+    weight: float = 1.0
 
 
-def squared_error(logits: Tensor, target: Tensor) -> Tensor:
+class Loss:
+    """A sum of terms. It can be added to others and to scalar tensors of your own, and multiplied by numbers.
+
+    >>> loss = 2 * cross_entropy(torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)) + torch.tensor(1.0)
+    >>> round(float(loss), 4)
+    3.7726
+    """
+
+    def __init__(self, terms: Sequence[Term] = ()) -> None:
+        self.terms = tuple(terms)
+
+    @classmethod
+    def of(cls, loss: Loss | Tensor | int) -> Loss:
+        """A loss, from a scalar tensor too (or 0, where `sum` begins)."""
+        if isinstance(loss, Loss):
+            return loss
+        if not isinstance(loss, Tensor):
+            return cls() if loss == 0 else cls.of(torch.tensor(float(loss), device="cpu"))
+        return cls([Term(loss, lambda value: value, torch.full_like)])
+
+    @property
+    def value(self) -> Tensor:
+        """The loss as a scalar tensor, which autograd can differentiate."""
+        values = [t.weight * t.value(t.outputs) for t in self.terms]
+        return sum(values[1:], start=values[0]) if values else torch.zeros((), dtype=torch.float32, device="cpu")
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __add__(self, other: Loss | Tensor | int) -> Loss:
+        return Loss(self.terms + Loss.of(other).terms)
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: float) -> Loss:
+        return Loss([replace(t, weight=t.weight * factor) for t in self.terms])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: float) -> Loss:
+        return self * (1 / divisor)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Loss:
+    """ℓ(x, y, f) = log Σ exp f(x) − f(x)[y]; its derivative is softmax f(x) − 1[y]."""
+
+    def gradient(outputs: Tensor, weight: float) -> Tensor:
+        p, chosen = softmax(outputs), y.unsqueeze(-1)
+        p.scatter_(-1, chosen, p.gather(-1, chosen).sub_(1))
+        return p.mul_(weight / y.numel())
+
+    return Loss([Term(logits, lambda outputs: F.cross_entropy(outputs.flatten(0, 1), y.flatten()), gradient)])
+
+
+def squared_error(logits: Tensor, target: Tensor) -> Loss:
     """(f(x) − h)², averaged over the classes too: the distance to the logits in the memory."""
-    return F.mse_loss(logits, target)
+
+    def gradient(outputs: Tensor, weight: float) -> Tensor:
+        return outputs.sub(target).mul_(2 * weight / target.numel())
+
+    return Loss([Term(logits, lambda outputs: F.mse_loss(outputs, target), gradient)])
 
 
-def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy between outputs softened by a temperature: −Σ softmax(h/τ) log softmax(f(x)/τ)."""
-    soft = F.softmax(teacher / temperature, -1)
-    return -(soft * F.log_softmax(logits / temperature, -1)).sum(-1).mean()
+def softened(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(h / τ): a teacher's outputs, softened by a temperature."""
+    return softmax(logits / temperature)
 
 
-def towards_uniform(logits: Tensor) -> Tensor:
+def distillation(logits: Tensor, target: Tensor, temperature: float) -> Loss:
+    """Cross-entropy between softened outputs, −Σ softmax(h/τ) log softmax(f(x)/τ); `target` is `softened(h, τ)`."""
+
+    def value(outputs: Tensor) -> Tensor:
+        return -(target * F.log_softmax(outputs / temperature, -1)).sum(-1).mean()
+
+    def gradient(outputs: Tensor, weight: float) -> Tensor:
+        return softened(outputs, temperature).sub_(target).mul_(weight / temperature / target[..., 0].numel())
+
+    return Loss([Term(logits, value, gradient)])
+
+
+def towards_uniform(logits: Tensor) -> Loss:
     """Cross-entropy between the uniform distribution over the classes and the output."""
-    return -F.log_softmax(logits, -1).mean()
+
+    def gradient(outputs: Tensor, weight: float) -> Tensor:
+        return softmax(outputs).sub_(1 / outputs.shape[-1]).mul_(weight / outputs[..., 0].numel())
+
+    return Loss([Term(logits, lambda outputs: -F.log_softmax(outputs, -1).mean(), gradient)])
 
 
-def weighted(*terms: tuple[float, Tensor]) -> Tensor:
+def weighted(*terms: tuple[float, Loss | Tensor]) -> Loss:
     """Σ weight · term; zero if there are none."""
-    scaled = [term if weight == 1 else term * weight for weight, term in terms]
-    return sum(scaled[1:], start=scaled[0]) if scaled else torch.zeros((), dtype=torch.float32, device="cpu")
+    scaled = (Loss.of(term) if weight == 1 else Loss.of(term) * weight for weight, term in terms)
+    return Loss([term for loss in scaled for term in loss.terms])
 
 
-def mean(terms: Iterable[Tensor]) -> Tensor:
+def mean(terms: Iterable[Loss | Tensor]) -> Loss:
     """1/n Σ of the terms; zero if there are none."""
     listed = list(terms)
     return weighted(*((1 / len(listed), term) for term in listed))
+
+
+def softmax(outputs: Tensor) -> Tensor:
+    """Softmax over the classes, computed along memory as the outputs lie in it."""
+    return F.softmax(outputs, -1) if outputs.stride(-1) == 1 else F.softmax(outputs.mT, -2).mT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clpu.losses import weighted
+from clpu.losses import Loss, weighted
 from clpu.randomness import rand
 from clpu.training import Augment, Batch, Batches, unchanged
 
@@ -129,7 +129,7 @@ class Rehearsal:
         """One step's samples."""
         return [table.draw(self._augment) for table in self._tables]
 
-    def mean(self, terms: Iterable[Tensor]) -> Tensor:
+    def mean(self, terms: Iterable[Loss | Tensor]) -> Loss:
         """1/|past tasks| Σ_τ of a loss, from its means over each of the samples; zero if there are none."""
         return weighted(*((len(table.tasks) / self._tasks, term) for term, table in zip(terms, self._tables)))
 

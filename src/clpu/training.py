@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clpu.errors import Diverged
+from clpu.losses import Loss
 from clpu.networks.descent import Descent
 from clpu.networks.network import Network
 
@@ -118,7 +119,7 @@ class Steps(Protocol[Step]):
 def fit(
     network: Network,
     steps: Steps[Step],
-    loss: Callable[[Network, Step], Tensor],
+    loss: Callable[[Network, Step], Loss | Tensor],
     descent: Descent,
     progress: Callable[[int, int], None] | None = None,
 ) -> Network:

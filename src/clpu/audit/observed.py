@@ -14,7 +14,7 @@ from torch import Tensor
 from clpu.agent import Agent
 from clpu.bench.pieces import TaskData
 from clpu.inputs import describe
-from clpu.losses import cross_entropy
+from clpu.losses import Loss, cross_entropy
 from clpu.methods import Method
 from clpu.networks.descent import Descent
 from clpu.networks.network import Network
@@ -146,7 +146,7 @@ def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
     batches = Batches(data, sizes.steps, settings.batch_size, generators(agent.seeds, task.name, "audit"))
     images, labels = task.test_x[: sizes.images].to(device), positions(task, task.test_y[: sizes.images])
 
-    def loss(net: Network, batch: Batch) -> Tensor:
+    def loss(net: Network, batch: Batch) -> Loss:
         return cross_entropy(net.logits((task.name, batch.x))[0], batch.y)
 
     steps, curve, marks = iter(batches), [], sizes.marks()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clpu.augment import crop_and_flip
 from clpu.errors import BadSetting
-from clpu.losses import cross_entropy
+from clpu.losses import Loss, cross_entropy
 from clpu.memory import Memory, Rehearsal, Reservoir
 from clpu.methods import alone
 from clpu.methods.alone import Shared
@@ -192,48 +192,70 @@ class Method(ABC):
     ) -> tuple[Network, Memory | None]:
         """The network after plain SGD on the task's own data, and a memory of it if the settings have one."""
         start = self.with_fresh_head(start, task, data.classes)
-        batches = self.batches(task, data)
         size = getattr(self.settings, "memory", None)
-        shared = self.shared if pull is None and self._learns_like_others(start) else None
-        keys: dict[int | None, str] = {}  # by the size of the memory; others may want the network without one
-        if shared is not None:
-            known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device]
-            known += [getattr(self.settings, field.name) for field in fields(Training)]
-            keys = {kept: alone.key_of(start, task, data, [*known, kept]) for kept in {size, None}}
-            found = shared.get(keys[size])
-            if found is not None:
-                self.progress("learn", len(batches), len(batches))
-                return alone.unpacked({n: t.to(self.device) for n, t in found.items()}, start, task)
+
+        def learn() -> tuple[Network, Memory | None]:
+            batches = self.batches(task, data)
+            reservoir = None if size is None else self.reservoir(task, batches)
+
+            def loss(net: Network, batch: Batch) -> Loss:
+                outputs = net.logits((task, batch.x))[0]
+                if reservoir is not None:
+                    reservoir.see(batch, outputs)
+                return cross_entropy(outputs, batch.y)
+
+            network = self.fit(task, start, batches, loss, pull=pull)
+            return network, None if reservoir is None else reservoir.memory()
+
+        # A third task on top of others is hardly ever learned in the same way by another method.
+        if pull is not None or min(len(self.ledger), len(start.heads)) > 1:
+            return learn()
+        return self.learned_once(task, data, start, learn, also_without_memory=True)
+
+    def learned_once(
+        self,
+        task: str,
+        data: Examples,
+        start: Network,
+        learn: Callable[[], tuple[Network, Memory | None]],
+        past: Mapping[str, Memory] | None = None,
+        facts: Sequence[object] = (),
+        also_without_memory: bool = False,
+    ) -> tuple[Network, Memory | None]:
+        """What `learn()` gives; done once for all methods that would do the same, where there is a place for it.
+
+        The outcome may depend on the start, the task's data, the seeds, the settings of `Training` and the memory's
+        size, on the memories of past tasks, whose heads it may change, and on further facts.
+        """
+        if self.shared is None or self.blueprint.module is not None or self._trains_in_its_own_way():
+            return learn()
+        size, past = getattr(self.settings, "memory", None), past or {}
+        known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device, *facts]
+        known += [getattr(self.settings, field.name) for field in fields(Training)]
+        wanted = {size, None} if also_without_memory else {size}
+        keys = {kept: alone.key_of(start, task, data, past, [*known, kept]) for kept in wanted}
+        found = self.shared.get(keys[size])
+        if found is not None:
+            steps = len(self.batches(task, data))
+            self.progress("learn", steps, steps)
+            return alone.unpacked({n: t.to(self.device) for n, t in found.items()}, start, [task, *past])
         began = time.perf_counter()
-        reservoir = None if size is None else self.reservoir(task, batches)
-
-        def loss(net: Network, batch: Batch) -> Tensor:
-            outputs = net.logits((task, batch.x))[0]
-            if reservoir is not None:
-                reservoir.see(batch, outputs)
-            return cross_entropy(outputs, batch.y)
-
-        network = self.fit(task, start, batches, loss, pull=pull)
-        memory = None if reservoir is None else reservoir.memory()
-        if shared is not None:
-            for kept, key in keys.items():
-                tensors = alone.packed(network, task, None if kept is None else memory)
-                shared.put(key, tensors, time.perf_counter() - began)
+        network, memory = learn()
+        for kept, key in keys.items():
+            tensors = alone.packed(network, [task, *past], None if kept is None else memory)
+            self.shared.put(key, tensors, time.perf_counter() - began)
         return network, memory
 
-    def _learns_like_others(self, start: Network) -> bool:
-        """Whether another method may learn the same from this start: a third task on top of others, hardly ever."""
-        used = ("batches", "augmentation", "reservoir", "sources", "with_fresh_head", "learned_alone", "fit")
-        own = any(getattr(type(self), name) is not getattr(Method, name) for name in used)
-        first = len(self.ledger) < 2 or len(start.heads) < 2
-        return first and not own and self.blueprint.module is None
+    def _trains_in_its_own_way(self) -> bool:
+        used = ("batches", "augmentation", "reservoir", "rehearsal", "sources", "with_fresh_head", "learned_alone")
+        return any(getattr(type(self), name) is not getattr(Method, name) for name in (*used, "learned_once", "fit"))
 
     def fit(
         self,
         task: str,
         network: Network,
         steps: Steps[Step],
-        loss: Callable[[Network, Step], Tensor],
+        loss: Callable[[Network, Step], Loss | Tensor],
         purpose: str = "learn",
         pull: Pull | None = None,
         head_only: bool = False,

@@ -10,8 +10,7 @@ network learns from its own data alone.
 
 from __future__ import annotations
 
-from torch import Tensor
-
+from clpu.losses import Loss
 from clpu.memory import Memory
 from clpu.methods.base import register
 from clpu.methods.derpp import Dark, DarkSettings
@@ -43,7 +42,7 @@ class CLPUDERppScratch(Dark):
         own = self.rehearsal({task: self.memories[task]}, task, "merge")
         others = self.rehearsal(self.remembered(), task, "merge rehearsal")
 
-        def loss(net: Network, step: int) -> Tensor:
+        def loss(net: Network, step: int) -> Loss:
             samples = [*own.draw(), *others.draw()]
             outputs = net.logits(*((s.tasks, s.x) for s in samples))
             mine, *rest = (self.replayed(s, h) for s, h in zip(samples, outputs))

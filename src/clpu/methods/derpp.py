@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from clpu.losses import cross_entropy, squared_error, weighted
+from clpu.losses import Loss, cross_entropy, squared_error, weighted
 from clpu.memory import Memory, Sample
 from clpu.methods.base import register
-from clpu.methods.er import ER, ERSettings, RehearsalSettings, Rehearsing
+from clpu.methods.er import ER, ERSettings
+from clpu.methods.rehearsing import RehearsalSettings, Rehearsing
 from clpu.networks.network import Network
 from clpu.settings import setting
 from clpu.training import Examples
@@ -33,7 +34,7 @@ class Dark(Rehearsing):
 
     keeps = ("memory", "logits")
 
-    def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
+    def replayed(self, sample: Sample, outputs: Tensor) -> Loss:
         assert sample.logits is not None
         mse, ce = squared_error(outputs, sample.logits), cross_entropy(outputs, sample.y)
         return weighted((self.settings.alpha, mse), (self.settings.beta, ce))
@@ -63,6 +64,6 @@ class DERpp(Dark, ER):
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         self.main, self.memories[task] = self.learned(task, data, self.main, self.memories)
 
-    def retained(self, sample: Sample, outputs: Tensor) -> Tensor:
+    def retained(self, sample: Sample, outputs: Tensor) -> Loss:
         assert sample.logits is not None
         return squared_error(outputs, sample.logits) + cross_entropy(outputs, sample.y)

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
-from clpu.losses import cross_entropy, towards_uniform
+from clpu.losses import Loss, cross_entropy, towards_uniform
 from clpu.memory import Memory, Sample
-from clpu.methods.base import Method, register
+from clpu.methods.base import register
+from clpu.methods.rehearsing import RehearsalSettings, Rehearsing
 from clpu.networks.network import Network
-from clpu.settings import Training, setting
-from clpu.training import Batch, Examples
-
-
-@dataclass(frozen=True)
-class RehearsalSettings(Training):
-    memory: int = setting(200, "examples kept of each task", at_least=1)
-    rehearsed: int = setting(32, "rehearsed examples a step, divided over the past tasks", at_least=1)
+from clpu.settings import setting
+from clpu.training import Examples
 
 
 @dataclass(frozen=True)
 class ERSettings(RehearsalSettings):
     uniform: bool = setting(False, "while forgetting, also pull the forgotten task's outputs to uniform")
-
-
-class Rehearsing(Method):
-    """Learns a new task together with samples of past tasks' memories, and keeps a memory of it."""
-
-    keeps: ClassVar[tuple[str, ...] | None] = ("memory",)
-
-    def replayed(self, sample: Sample, outputs: Tensor) -> Tensor:
-        """The loss on a sample of past tasks' memories."""
-        return cross_entropy(outputs, sample.y)
-
-    def learned(
-        self, task: str, data: Examples, network: Network, past: Mapping[str, Memory]
-    ) -> tuple[Network, Memory]:
-        """The network after ℓ(new task) + 1/|past| Σ_τ replayed(B_τ), and the new task's memory."""
-        if not past:
-            network, memory = self.learned_alone(task, data, network)
-            assert memory is not None
-            return network, memory
-        batches = self.batches(task, data)
-        reservoir = self.reservoir(task, batches)
-        rehearsal = self.rehearsal(past, task, "rehearsal")
-
-        def loss(net: Network, batch: Batch) -> Tensor:
-            samples = rehearsal.draw()
-            new, *old = net.logits((task, batch.x), *((s.tasks, s.x) for s in samples))
-            reservoir.see(batch, new)
-            return cross_entropy(new, batch.y) + rehearsal.mean(self.replayed(s, h) for s, h in zip(samples, old))
-
-        network = self.fit(task, self.with_fresh_head(network, task, data.classes), batches, loss)
-        return network, reservoir.memory()
 
 
 @register
@@ -81,7 +43,7 @@ class ER(Rehearsing):
         rehearsal = self.rehearsal(self.memories, task, "forget")
         farewell = self.rehearsal(forgotten, task, "forget uniformly")
 
-        def loss(net: Network, step: int) -> Tensor:
+        def loss(net: Network, step: int) -> Loss:
             kept, gone = rehearsal.draw(), farewell.draw()
             outputs = net.logits(*((s.tasks, s.x) for s in [*kept, *gone]))
             terms = rehearsal.mean(self.retained(s, h) for s, h in zip(kept, outputs))
@@ -89,6 +51,6 @@ class ER(Rehearsing):
 
         self.main = self.fit(task, self.main, range(self.ledger[task].steps), loss, "forget")
 
-    def retained(self, sample: Sample, outputs: Tensor) -> Tensor:
+    def retained(self, sample: Sample, outputs: Tensor) -> Loss:
         """The loss on a sample of tasks that stay, while another is forgotten."""
         return cross_entropy(outputs, sample.y)

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from clpu.errors import BadData
-from clpu.losses import cross_entropy, mean, weighted
+from clpu.losses import Loss, cross_entropy, mean, weighted
 from clpu.methods.base import register
+from clpu.methods.distilling import Distilling, DistillingSettings
 from clpu.methods.ewc import Consolidating, EWCSettings
-from clpu.methods.lwf import Distilling, LwFSettings
-from clpu.networks.network import Each, Network
+from clpu.networks.network import Network
+from clpu.networks.parts import Each, Mixed
 from clpu.randomness import rand
 from clpu.settings import setting
 from clpu.training import Batch, Examples
 
 
 @dataclass(frozen=True)
-class LSFSettings(EWCSettings, LwFSettings):
+class LSFSettings(EWCSettings, DistillingSettings):
     mnemonic: float = setting(10.0, "weight of the codes of retained tasks", at_least=0)
 
 
@@ -43,7 +44,7 @@ class LSF(Consolidating, Distilling):
         past = list(self.ledger)
         groups = self.alike(past)
         teacher = self.teacher(groups, data)
-        remembered = self.codes_of(groups)
+        past_codes = self.codes_of(groups)
         shape = data.x.shape[1:]
         draws = [
             torch.randn(data.classes, *shape, generator=g, dtype=torch.float32, device="cpu")
@@ -52,10 +53,10 @@ class LSF(Consolidating, Distilling):
         codes = torch.stack(draws).to(self.device)
         mixing = self.sources(task, "mixing")
 
-        def loss(net: Network, batch: Batch) -> Tensor:
-            x = net.pixels(batch.x)
-            mixed = mix(x, codes, batch.y, torch.stack([rand(x.shape[1], source=g) for g in mixing]))
-            outputs = net.logits((task, x), (task, mixed), *((group, x) for group in groups), *remembered)
+        def loss(net: Network, batch: Batch) -> Loss:
+            x, share = batch.x, torch.stack([rand(batch.x.shape[1], source=g) for g in mixing])
+            mixed = Mixed(x, codes, batch.y, share)
+            outputs = net.logits((task, x), (task, mixed), *((group, x) for group in groups), *past_codes)
             new = mean(cross_entropy(h, batch.y) for h in outputs[:2])
             if not past:
                 return new
@@ -75,11 +76,11 @@ class LSF(Consolidating, Distilling):
         """The codes of each group of tasks, the first task's first."""
         return [(tuple(group), torch.cat([self.extras[t]["codes"] for t in group], 1)) for group in groups]
 
-    def recalled(self, groups: Sequence[Each], outputs: Sequence[Tensor]) -> Tensor:
+    def recalled(self, groups: Sequence[Each], outputs: Sequence[Tensor]) -> Loss:
         """weight / |retained| · Σ_τ ℓ(code of class c, c)."""
         terms = (
-            cross_entropy(h, (torch.arange(h.shape[1], device=h.device) % h.shape[2]).expand(h.shape[:2]))
-            for h in outputs
+            cross_entropy(h, torch.arange(h.shape[2], device=h.device).repeat(len(h), len(g)))
+            for g, h in zip(groups, outputs)
         )
         return weighted((self.settings.mnemonic, self.over_past(groups, terms)))
 
@@ -96,12 +97,3 @@ class LSF(Consolidating, Distilling):
                 "forget",
                 pull=self.pull(retained),
             )
-
-
-def mix(x: Tensor, codes: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """λ·x + (1 − λ)·code of x's class, one λ an example; x (K, batch, *input), codes (K, classes, *input)."""
-    replicas, classes = codes.shape[:2]
-    rows = y + classes * torch.arange(replicas, device=y.device).unsqueeze(1)
-    chosen = codes.flatten(0, 1).index_select(0, rows.reshape(-1)).view(x.shape)
-    weight = share.to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2))
-    return chosen.mul_(1 - weight).add_(weight * x)

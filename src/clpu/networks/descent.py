@@ -73,12 +73,13 @@ class Descent:
         torch.addcmul(shift, tensor, scale, out=tensor)
         return 1.0
 
-    def shrink_all(self, named: Sequence[tuple[str, Tensor]]) -> float:
-        """The same for tensors that descend together."""
-        if not any(name in self._pulls for name, _ in named):
+    def shrink_all(self, part: str, layers: Sequence[Linear]) -> float:
+        """The same for the weights or the biases of layers that descend together."""
+        if not any(f"{layer.name}.{part}" in self._pulls for layer in layers):
             return self.keep
-        for name, tensor in named:
-            factor = self.shrink(name, tensor)
+        for layer in layers:
+            tensor: Tensor = getattr(layer, part)
+            factor = self.shrink(f"{layer.name}.{part}", tensor)
             if factor != 1:
                 tensor.mul_(factor)
         return 1.0
@@ -92,37 +93,59 @@ class Descent:
 
 
 class Linear:
-    """A linear layer for each replica, with optional ReLU: weights (replicas, in, out), biases (replicas, 1, out)."""
+    """A linear layer for each replica, with optional ReLU: weights (replicas, in, out), biases (replicas, 1, out).
+
+    Where inputs are sums of others, a matrix B (`blend`, replicas × rows out × rows in) says of which: the layer is
+    linear, so (B·x)·W is computed as B·(x·W), and B·x, which may have many more numbers, never.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, relu: bool = False, name: str = "", turned: bool = False) -> None:
         self.weight, self.bias, self.relu, self.name, self._turned = weight, bias, relu, name, turned
+        self._weight_turned, self._bias_turned = weight.mT, bias.mT
         #: The layers that a stack is made of, as views of it.
         self.parts: list[Linear] = []
 
-    def __call__(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """The layer's output for scale·x."""
+    def __call__(self, x: Tensor, scale: float = 1.0, blend: Tensor | None = None) -> Tensor:
+        """The layer's output for scale·x, or for scale·blend·x."""
         if self._turned:
-            out = torch.baddbmm(self.bias.mT, self.weight.mT, x.mT, alpha=scale).mT
+            left, right = self._weight_turned, x.mT
+            if blend is not None:
+                left, right = torch.bmm(left, right), blend.mT
+            out = torch.baddbmm(self._bias_turned, left, right, alpha=scale).mT
         else:
-            out = torch.baddbmm(self.bias, x, self.weight, alpha=scale)
+            left, right = (x, self.weight) if blend is None else (blend, torch.bmm(x, self.weight))
+            out = torch.baddbmm(self.bias, left, right, alpha=scale)
         return out.relu_() if self.relu else out
 
     def descend(
-        self, x: Tensor, out: Tensor, grad: Tensor, descent: Descent, inner: bool = True, scale: float = 1.0
+        self,
+        x: Tensor,
+        out: Tensor,
+        grad: Tensor,
+        descent: Descent,
+        inner: bool = True,
+        scale: float = 1.0,
+        blend: Tensor | None = None,
     ) -> Tensor | None:
-        """One step, given the gradient of the loss by this layer's output; returns that by its input, if `inner`."""
+        """One step, given the gradient of the loss by this layer's output; returns that by its input, if `inner`.
+
+        The input of a layer that blends is never asked for.
+        """
         if self.relu:
             grad = torch.ops.aten.threshold_backward(grad, out, 0)
         grad_x = None
         if inner:  # With the weights as they were; in memory as the input lies, which the layer before made.
-            grad_x = torch.bmm(self.weight, grad.mT).mT if x.stride(1) == 1 else torch.bmm(grad, self.weight.mT)
-        factor = descent.shrink_all([(f"{layer.name}.weight", layer.weight) for layer in self.parts or [self]])
+            grad_x = torch.bmm(self.weight, grad.mT).mT if x.stride(1) == 1 else torch.bmm(grad, self._weight_turned)
+        layers = self.parts or [self]
+        factor = descent.shrink_all("bias", layers)
+        self.bias.baddbmm_(descent.ones(grad), grad, beta=factor, alpha=-descent.lr)
+        if blend is not None:
+            grad = torch.bmm(grad.mT, blend).mT
+        factor = descent.shrink_all("weight", layers)
         if self._turned:
-            self.weight.mT.baddbmm_(grad.mT, x, beta=factor, alpha=-descent.lr * scale)
+            self._weight_turned.baddbmm_(grad.mT, x, beta=factor, alpha=-descent.lr * scale)
         else:
             self.weight.baddbmm_(x.mT, grad, beta=factor, alpha=-descent.lr * scale)
-        factor = descent.shrink_all([(f"{layer.name}.bias", layer.bias) for layer in self.parts or [self]])
-        self.bias.baddbmm_(descent.ones(grad), grad, beta=factor, alpha=-descent.lr)
         return grad_x
 
     def trainable(self, turned: bool = False) -> Linear:

@@ -78,16 +78,21 @@ class Looped(Body):
         copies = [{n: t.detach().to(device, copy=True) for n, t in tensors.items()} for _ in range(replicas)]
         return cls(skeleton, copies, features, users=True)
 
-    def forward(self, x: Tensor, descent: Descent | None = None, scale: float = 1.0) -> Tensor:
+    def forward(
+        self, x: Tensor, descent: Descent | None = None, scale: float = 1.0, blend: Tensor | None = None
+    ) -> Tensor:
+        if blend is not None:
+            x = torch.bmm(blend, x.flatten(2)).unflatten(2, x.shape[2:])
         if scale != 1:
             x = x * scale
+        record = descent is not None and not descent.head_only
         with self._lock:
             self._set_mode(descent is not None)
             outputs = []
             for k, tensors in enumerate(self.replica_tensors):
-                with self._lent_draws(k, descent, x.device), torch.set_grad_enabled(descent is not None):
+                with self._lent_draws(k, descent, x.device), torch.set_grad_enabled(record):
                     outputs.append(self._call(tensors, x[k], descent is not None))
-        if descent is not None:
+        if record:
             self._outputs = outputs
         return torch.stack([out.detach() for out in outputs])
 

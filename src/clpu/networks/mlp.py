@@ -17,12 +17,15 @@ from clpu.randomness import uniform
 class MLP(Body):
     """Stacked fully connected layers; any input is flattened."""
 
+    separate = True
+
     def __init__(self, layers: Sequence[Linear]) -> None:
         self.layers = list(layers)
         self.replicas = self.layers[0].weight.shape[0]
         self.features = self.layers[-1].weight.shape[2]
         self._activations: list[Tensor] = []
         self._scale = 1.0
+        self._blend: Tensor | None = None
 
     @classmethod
     def fresh(
@@ -36,21 +39,27 @@ class MLP(Body):
         sizes = [math.prod(inputs), *hidden]
         return cls([fresh_linear(a, b, sources, device, True, str(i)) for i, (a, b) in enumerate(zip(sizes, hidden))])
 
-    def forward(self, x: Tensor, descent: Descent | None = None, scale: float = 1.0) -> Tensor:
-        activations = [x.flatten(2)]
-        for i, layer in enumerate(self.layers):
-            activations.append(layer(activations[-1], scale if i == 0 else 1.0))
-        if descent is not None:
-            self._activations, self._scale = activations, scale
+    def forward(
+        self, x: Tensor, descent: Descent | None = None, scale: float = 1.0, blend: Tensor | None = None
+    ) -> Tensor:
+        first = x.flatten(2)
+        activations = [first, self.layers[0](first, scale, blend)]
+        for layer in self.layers[1:]:
+            activations.append(layer(activations[-1]))
+        if descent is not None and not descent.head_only:
+            self._activations, self._scale, self._blend = activations, scale, blend
         return activations[-1]
 
     def descend(self, grad: Tensor, descent: Descent) -> None:
         inner: Tensor | None = grad
-        for i in reversed(range(len(self.layers))):
+        for i in reversed(range(1, len(self.layers))):
             assert inner is not None
             x, out = self._activations[i : i + 2]
-            inner = self.layers[i].descend(x, out, inner, descent, i > 0, self._scale if i == 0 else 1.0)
-        self._activations = []
+            inner = self.layers[i].descend(x, out, inner, descent)
+        assert inner is not None
+        x, out = self._activations[:2]
+        self.layers[0].descend(x, out, inner, descent, False, self._scale, self._blend)
+        self._activations, self._blend = [], None
 
     def trainable(self) -> MLP:
         return MLP([layer.trainable(turned=i == 0) for i, layer in enumerate(self.layers)])

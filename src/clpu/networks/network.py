@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clpu.augment import normalise
+from clpu.losses import Loss
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
+from clpu.networks.parts import Call, Mixed, Part, tensors_of
 
 #: How many rows go through a body at once when nothing is being trained.
 ROWS_AT_ONCE = 1024
@@ -36,51 +38,6 @@ class Pixels:
         return normalise(x, self.mean, self.std) if self.mean else x.to(torch.float32).mul_(1 / 255)
 
 
-class Each(tuple[str, ...]):
-    """Tasks through each of whose heads the inputs of a part go."""
-
-    __slots__ = ()
-
-
-class _Use:
-    """What one step does with the heads of some tasks: which inputs' features go in, and what comes out."""
-
-    def __init__(self, tasks: tuple[str, ...]) -> None:
-        self.tasks = tasks
-        #: The numbers of the inputs, and whether they go through each of the heads or are divided among them.
-        self.inputs: list[tuple[int, bool]] = []
-
-    def outputs(self, head: Linear, features: Sequence[Tensor], descent: Descent | None) -> list[Tensor]:
-        """The outputs for each of the inputs; in training, autograd takes them for where a loss begins."""
-        replicas = features[0].shape[0]
-        mine = [self._stacked(features[i], each) for i, each in self.inputs]
-        x = mine[0] if len(mine) == 1 else torch.cat(mine, 1)
-        out = head(x)
-        self._sizes = [f.shape[1] for f in mine]
-        if descent is not None:
-            self.head, self.x, self.out = head, x, out.requires_grad_()
-        parts = [out] if len(mine) == 1 else out.split(self._sizes, dim=1)
-        return [p.reshape(replicas, -1, p.shape[2]) for p in parts] if len(self.tasks) > 1 else list(parts)
-
-    def _stacked(self, features: Tensor, each: bool) -> Tensor:
-        """Features as one layer of (replicas × tasks) matrices takes them: (replicas·tasks, n, features)."""
-        count = len(self.tasks)
-        if count == 1:
-            return features
-        if each:
-            features = features.unsqueeze(1).expand(-1, count, -1, -1)
-        return features.reshape(len(features) * count, -1, features.shape[-1])
-
-    def by_input(self, inner: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The gradient by the features of each of the inputs, (replicas, n, features)."""
-        parts = [inner] if len(self.inputs) == 1 else inner.split(self._sizes, dim=1)
-        for (number, each), part in zip(self.inputs, parts):
-            if len(self.tasks) > 1:
-                part = part.reshape(len(part) // len(self.tasks), len(self.tasks), -1, part.shape[2])
-                part = part.sum(1) if each else part.flatten(1, 2)
-            yield number, part
-
-
 class Network:
     """K replicas of a feature extractor with one linear head a task.
 
@@ -91,39 +48,47 @@ class Network:
         self.body, self.heads, self.pixels, self.descent = body, dict(heads), pixels, descent
         for task, head in heads.items():
             head.name = f"head {task}"
-        self._uses: list[_Use] = []
-        self._sizes: list[int] = []
-        self._seed: Tensor | None = None
+        self._calls: dict[object, Call] = {}
+        #: The call that waits for its `descend`.
+        self._waiting: Call | None = None
         self._stacks: dict[tuple[str, ...], Linear] = {}
 
-    def logits(self, *parts: tuple[str | tuple[str, ...], Tensor]) -> list[Tensor]:
+    def logits(self, *parts: Part) -> list[Tensor]:
         """Outputs for parts (task, x), each through its task's own head; x has shape (K, batch, *input).
 
         A part may be ((task, task, …), x): then x holds equally many examples of each, the first task's first. Or
         (Each((task, task, …)), x): then all of x goes through each of the heads, and so the outputs are arranged.
-        The tasks of such a part have equally many classes. All parts share one pass through the body, and an input
-        that occurs in several parts goes through it once; so do parts with the same task through its head. In
-        training there is one such call a step.
+        The tasks of such a part have equally many classes. x may be `Mixed`. All parts share one pass through the
+        body, and an input that occurs in several parts goes through it once; so do parts with the same task through
+        its head. In training there is one such call a step.
         """
         descent = self.descent if torch.is_grad_enabled() else None
-        if descent is not None and self._uses:
+        if descent is not None and self._waiting is not None:
             raise RuntimeError("one call of logits() a step: hand all parts to it, or use torch.no_grad()")
         inputs = list({id(x): x for _, x in parts}.values())
-        x, scale = self._joined(inputs)
-        features = self.body.forward(x, None if descent is None or descent.head_only else descent, scale)
-        sizes = [x.shape[1] for x in inputs]
-        numbers = {id(x): i for i, x in enumerate(inputs)}
-        pieces = [features] if len(inputs) == 1 else features.split(sizes, dim=1)
-        uses: dict[tuple[str, ...], _Use] = {}
-        keys = [(tasks,) if isinstance(tasks, str) else tuple(tasks) for tasks, _ in parts]
-        for key, (tasks, x) in zip(keys, parts):
-            uses.setdefault(key, _Use(key)).inputs.append((numbers[id(x)], isinstance(tasks, Each)))
+        call = self._call(parts, inputs, descent is not None)
+        x, scale, blend = self._joined(call, inputs)
+        features = self.body.forward(x, descent, scale, blend)
+        pieces = [features] if len(inputs) == 1 else features.split(call.sizes, dim=1)
         if descent is not None:
-            if len({t for tasks in uses for t in tasks}) < sum(map(len, uses)):
+            if call.repeats_a_task:
                 raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
-            self._uses, self._sizes = list(uses.values()), sizes
-        outputs = {key: iter(use.outputs(self._head(key, descent), pieces, descent)) for key, use in uses.items()}
-        return [next(outputs[key]) for key in keys]
+            self._waiting = call
+        outputs = {id(u): u.outputs(self._head(u.tasks, descent), pieces, descent is not None) for u in call.uses}
+        return [outputs[id(use)][i] for use, i in call.places]
+
+    def _call(self, parts: Sequence[Part], inputs: Sequence[Tensor | Mixed], training: bool) -> Call:
+        """How these parts are put together; in training, worked out once for all steps."""
+        numbers = {id(x): i for i, x in enumerate(inputs)}
+        tasks = [task for task, _ in parts]
+        order = [numbers[id(x)] for _, x in parts]
+        if not training:
+            return Call(tasks, order, inputs)
+        shapes = [t.shape[1] for t in tensors_of(inputs)]
+        key = (tuple((type(t), t) for t in tasks), tuple(order), tuple(map(type, inputs)), tuple(shapes))
+        if key not in self._calls:
+            self._calls[key] = Call(tasks, order, inputs)
+        return self._calls[key]
 
     def _head(self, tasks: tuple[str, ...], descent: Descent | None) -> Linear:
         """The head of a task, or those of several as one layer of (replicas × tasks) matrices.
@@ -142,22 +107,20 @@ class Network:
             self._stacks[tasks] = stack
         return self._stacks[tasks]
 
-    def descend(self, loss: Tensor) -> None:
+    def descend(self, loss: Loss | Tensor) -> None:
         """One step of the descent that this network was made trainable for.
 
         The loss is made from `logits` and is a mean over the replicas.
         """
-        if self.descent is None:
-            raise RuntimeError("this network is not being trained")
-        uses, self._uses = self._uses, []
-        outputs = [use.out for use in uses]
-        if self._seed is None:
-            self._seed = loss.new_tensor(self.body.replicas)
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, outputs, self._seed, allow_unused=True)
-        by_input: list[Tensor | None] = [None] * len(self._sizes)
+        call, self._waiting = self._waiting, None
+        if self.descent is None or call is None:
+            raise RuntimeError("this network is not being trained, or has not been asked for its logits()")
+        call.differentiate(Loss.of(loss), self.body.replicas)
+        by_input: list[Tensor | None] = [None] * len(call.sizes)
         with torch.no_grad():
-            for use, grad in zip(uses, gradients):
-                if grad is None:  # an output that the loss does not depend on
+            for use in call.uses:
+                grad = use.gradient()
+                if grad is None:
                     continue
                 inner = use.head.descend(use.x, use.out, grad, self.descent, inner=not self.descent.head_only)
                 if inner is not None:
@@ -165,16 +128,7 @@ class Network:
                         before = by_input[i]
                         by_input[i] = g if before is None else before + g
             if not self.descent.head_only:
-                self.body.descend(self._whole(by_input), self.descent)
-
-    def _whole(self, by_input: list[Tensor | None]) -> Tensor:
-        """The gradient by the features of all inputs."""
-        known = next(g for g in by_input if g is not None)
-        parts = [
-            known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g
-            for g, size in zip(by_input, self._sizes)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+                self.body.descend(_whole(by_input, call.sizes), self.descent)
 
     def trainable(self, descent: Descent) -> Network:
         """A copy that `descend` changes."""
@@ -205,11 +159,17 @@ class Network:
     @torch.no_grad()
     def evaluate(self, head: Linear, x: Tensor) -> Tensor:
         """Outputs (K, n, classes) of one head for inputs (n, *input) that all replicas share."""
-        outputs = []
+        return _in_one([head(features) for features in self._features(x)])
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Features (K, n, features) of inputs (n, *input) that all replicas share."""
+        return _in_one(list(self._features(x)))
+
+    def _features(self, x: Tensor) -> Iterator[Tensor]:
         for some in x.split(ROWS_AT_ONCE):
             floats = self.pixels(some)
-            outputs.append(head(self.body.forward(floats.expand(self.body.replicas, *floats.shape))))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+            yield self.body.forward(floats.expand(self.body.replicas, *floats.shape))
 
     @torch.no_grad()
     def fisher(self, task: str, x: Tensor, y: Tensor, rows: int = 256) -> dict[str, Tensor]:
@@ -225,9 +185,7 @@ class Network:
         """The same for the task's own head: the gradient of one example is f(x) (1[y] − p)ᵀ."""
         head = self.heads[task]
         total = {"weight": torch.zeros_like(head.weight), "bias": torch.zeros_like(head.bias)}
-        for some_x, some_y in zip(x.split(ROWS_AT_ONCE), y.split(ROWS_AT_ONCE)):
-            floats = self.pixels(some_x)
-            features = self.body.forward(floats.expand(self.body.replicas, *floats.shape))
+        for features, some_y in zip(self._features(x), y.split(ROWS_AT_ONCE)):
             p = head(features).softmax(-1)
             right = F.one_hot(some_y, p.shape[-1]).expand_as(p)
             weighted = (p * right).sum(-1, keepdim=True) * (right - p).square()
@@ -235,15 +193,33 @@ class Network:
             total["bias"] += weighted.sum(1, keepdim=True)
         return {name: value / len(x) for name, value in total.items()}
 
-    def _joined(self, inputs: Sequence[Tensor]) -> tuple[Tensor, float]:
-        """One tensor of floats from inputs (K, batch, *input), and a factor that is left for the body to apply."""
-        if self.pixels.mean or any(x.dtype != torch.uint8 for x in inputs):
-            floats = [self.pixels(x) for x in inputs]
-            return floats[0] if len(floats) == 1 else torch.cat(floats, 1), 1.0
-        if len(inputs) == 1:
-            return inputs[0].to(torch.float32), 1 / 255
-        sizes = [x.shape[1] for x in inputs]
-        joined = inputs[0].new_empty(len(inputs[0]), sum(sizes), *inputs[0].shape[2:], dtype=torch.float32)
-        for place, x in zip(joined.split(sizes, dim=1), inputs):
-            place.copy_(x)
-        return joined, 1 / 255
+    def _joined(self, call: Call, inputs: Sequence[Tensor | Mixed]) -> tuple[Tensor, float, Tensor | None]:
+        """One tensor of floats (K, rows, *input); what is left to the body: a factor, perhaps a blend."""
+        tensors = tensors_of(inputs)
+        scales = [1.0 if t.dtype != torch.uint8 or self.pixels.mean else 1 / 255 for t in tensors]
+        floats = [self.pixels(t) if t.dtype == torch.uint8 and self.pixels.mean else t for t in tensors]
+        mixed = any(isinstance(x, Mixed) for x in inputs)
+        if not mixed and len(set(scales)) > 1:
+            floats, scales = [self.pixels(t) for t in tensors], [1.0]
+        if len(floats) == 1:
+            joined = floats[0].to(torch.float32) if floats[0].dtype == torch.uint8 else floats[0]
+        elif any(t.dtype not in (torch.uint8, torch.float32) for t in floats):
+            joined = torch.cat(floats, 1)
+        else:
+            joined = call.joined(floats)
+        return (joined, 1.0, call.blend(inputs, tensors, scales)) if mixed else (joined, scales[0], None)
+
+
+def _whole(by_input: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
+    """The gradient by the features of all inputs."""
+    known = next((g for g in by_input if g is not None), None)
+    if known is None:
+        raise RuntimeError("the loss does not depend on the outputs of logits()")
+    parts = [
+        known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g for g, size in zip(by_input, sizes)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _in_one(pieces: list[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)

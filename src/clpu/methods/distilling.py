@@ -1,0 +1,98 @@
+"""What LwF and LSF have in common: the new head first, then the earlier heads' outputs kept as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from clpu.losses import Loss, cross_entropy, distillation, softened, weighted
+from clpu.methods.base import Method
+from clpu.networks.body import Given
+from clpu.networks.network import Network, Pixels
+from clpu.networks.parts import Each
+from clpu.settings import Training, setting
+from clpu.training import Batch, Examples
+
+
+@dataclass(frozen=True)
+class DistillingSettings(Training):
+    distill: float = setting(1.0, "weight of the distillation, divided by the number of past tasks", at_least=0)
+    temperature: float = setting(2.0, "temperature that softens the outputs", above=0)
+
+
+class Distilling(Method):
+    """Keeps the earlier heads' outputs on the new task's inputs what they were before the task."""
+
+    keeps = ()
+
+    def warmed_up(self, task: str, data: Examples) -> Network:
+        """The main network with a head for the task; from the second task on, that head alone is trained first."""
+        network = self.with_fresh_head(self.main, task, data.classes)
+        if not self.ledger:
+            return network
+        start, given, inputs = network, data, lambda batch: batch.x
+        if network.body.separate and self.settings.augment == "none":
+            # The body does not change, so an example's features are always the same.
+            inputs = look_up(network.features(data.x).unsqueeze(1), self.device)
+            given = replace(data, x=torch.arange(len(data), device="cpu"))
+            body = Given(network.body.replicas, network.body.features)
+            start = Network(body, {task: network.heads[task]}, Pixels())
+        trained = self.fit(
+            task,
+            start,
+            self.batches(task, given, "warm-up order"),
+            lambda net, batch: cross_entropy(net.logits((task, inputs(batch)))[0], batch.y),
+            purpose="warm-up",
+            head_only=True,
+        )
+        return trained if start is network else network.with_head(task, trained.heads[task])
+
+    def alike(self, tasks: Sequence[str]) -> list[Each]:
+        """Tasks in groups with equally many classes, whose heads are served together."""
+        groups: dict[int, list[str]] = {}
+        for task in tasks:
+            groups.setdefault(len(self.ledger[task].labels), []).append(task)
+        return [Each(group) for group in groups.values()]
+
+    def over_past(self, groups: Sequence[Each], terms: Iterable[Loss]) -> Loss:
+        """1/|past| Σ_τ of a loss, from its means over each of the groups."""
+        total = sum(map(len, groups))
+        return weighted(*((len(group) / total, term) for group, term in zip(groups, terms)))
+
+    def distilled(self, groups: Sequence[Each], outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Loss:
+        """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
+        terms = (distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets))
+        return weighted((self.settings.distill, self.over_past(groups, terms)))
+
+    def teacher(self, groups: Sequence[Each], data: Examples) -> Callable[[Batch], list[Tensor]]:
+        """The softened outputs of the past tasks' heads on each batch of the new task, by the network as it is now.
+
+        Without augmentation an example's outputs are always the same: all are computed once, in advance.
+        """
+        before, temperature = self.main, self.settings.temperature
+        if self.settings.augment != "none":
+
+            def watch(batch: Batch) -> list[Tensor]:
+                with torch.no_grad():
+                    return [softened(h, temperature) for h in before.logits(*((group, batch.x) for group in groups))]
+
+            return watch
+        tables = [torch.stack([before.evaluate(before.heads[t], data.x) for t in group], 1) for group in groups]
+        lookers = [look_up(softened(table, temperature), self.device) for table in tables]
+        return lambda batch: [look(batch) for look in lookers]
+
+
+def look_up(table: Tensor, device: torch.device) -> Callable[[Batch], Tensor]:
+    """From a table (replicas, tasks, examples, numbers), those of a batch: (replicas, tasks · batch, numbers)."""
+    replicas, tasks, examples, numbers = table.shape
+    first = (torch.arange(replicas * tasks, device="cpu") * examples).view(replicas, tasks, 1)
+    rows_of = table.reshape(-1, numbers)
+
+    def look(batch: Batch) -> Tensor:
+        rows = (batch.index.unsqueeze(1) + first).reshape(-1).to(device)
+        return rows_of.index_select(0, rows).view(replicas, -1, numbers)
+
+    return look
