@@ -61,3 +61,11 @@ def test_the_readmes_python_runs_as_it_stands():
     [code] = blocks("README.md")
     exec(code, names)
     assert names["agent"].tasks == {"digits": "R", "ward": "R"}
+
+
+@pytest.mark.parametrize("audit", sorted(path.parent.name for path in ROOT.glob("docs/audits/*/table.md")))
+def test_the_tables_of_the_audit_page_are_those_of_the_audits(audit):
+    page = (ROOT / "docs/audit.md").read_text()
+    rows = [line for line in (ROOT / f"docs/audits/{audit}/table.md").read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 9
+    assert "\n".join(rows) in page
