@@ -33,6 +33,13 @@ def test_every_original_format_reads_back_exactly(name: str, form: str, original
     assert_is_here(name)
 
 
+def test_one_of_the_original_files_may_be_named_instead_of_their_folder(originals: Path) -> None:
+    tiny.write(originals, tiny.GREY, "idx")
+    named = sorted(originals.rglob("*"))[-1]
+    assert named.is_file()
+    assert not fetch.get(tiny.GREY, folder=named, offline=True).already
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_pickles_that_todays_numpy_writes_are_read_too(originals: Path, order: str) -> None:
     content = tiny.arrays(tiny.HUNDRED)

