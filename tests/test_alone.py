@@ -1,5 +1,7 @@
 """Learning that methods have in common is done once, and nobody can tell."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -154,3 +156,49 @@ def test_a_resnet_learned_elsewhere_goes_on_with_the_same_bits():
             digests[method, place is None] = agent.digest()
         assert digests[method, True] == digests[method, False], method
     assert shared.hits == 3  # the first task twice, and Seq's second
+
+
+@pytest.mark.parametrize("change", [{"alpha": 3.0}, {"beta": 0.1}, {"rehearsed": 4}, {"logits": "final"}])
+def test_other_settings_are_another_rehearsal(change):
+    def learned(shared, method, **settings):
+        agent = Agent(method, seeds=[3], **{**TINY, **settings})
+        agent._method.shared = shared
+        return go_on(agent, "1R 2R").digest()
+
+    shared = Recorder()
+    learned(shared, "clpu-der++")
+    assert learned(shared, "clpu-der++-scratch") == learned(None, "clpu-der++-scratch")
+    assert shared.hits == 2
+    assert learned(shared, "clpu-der++-scratch", **change) == learned(None, "clpu-der++-scratch", **change)
+    assert shared.hits == 3  # the first task
+
+
+def test_other_memories_are_another_rehearsal():
+    def learned(shared, changed):
+        agent = Agent("clpu-der++", seeds=[3], **TINY)
+        agent._method.shared = shared
+        agent.learn("1", *make_task("1"))
+        if changed:
+            memory = agent._method.memories["1"]
+            agent._method.memories["1"] = replace(memory, logits=memory.logits + 1)
+        agent.learn("2", *make_task("2"))
+        return agent.digest()
+
+    shared = Recorder()
+    learned(shared, False)
+    assert learned(shared, True) == learned(None, True) != learned(None, False)
+
+
+def test_a_method_of_ones_own_that_is_a_little_different_takes_no_rehearsal_of_ours():
+    class Louder(METHODS["clpu-der++"]):
+        def replayed(self, sample, outputs):
+            return 2 * super().replayed(sample, outputs)
+
+    def learned(shared, method):
+        agent = Agent(method, seeds=[3], **TINY)
+        agent._method.shared = shared
+        return go_on(agent, "1R 2R").digest()
+
+    shared = Recorder()
+    learned(shared, "clpu-der++")
+    assert learned(shared, Louder) == learned(None, Louder) != learned(None, "clpu-der++")

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from clpu import Agent
 from clpu.augment import crop_and_flip, draw, normalise
+from clpu.methods import base
 
 
 def generators(*seeds: int) -> list[torch.Generator]:
@@ -83,3 +85,13 @@ def test_normalisation_equals_the_formula_channel_by_channel(leading: tuple[int,
         expected = (x[..., channel, :, :].double() / 255 - mean[channel]) / std[channel]
         torch.testing.assert_close(result[..., channel, :, :].double(), expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(normalise(x / 255, mean, std), result)
+
+
+def test_the_warm_up_of_a_head_augments_its_images_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randint(0, 256, (32, 1, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    agent = Agent("lwf", "mlp", hidden=(6,), epochs=1, batch_size=16, augment="crop-flip")
+    agent.learn("1", x, torch.arange(32) % 2)
+    seen = []
+    monkeypatch.setattr(base, "crop_and_flip", lambda x, sources: (seen.append(len(x[0])), x)[1])
+    agent.learn("2", x, torch.arange(32) % 2)
+    assert seen == [16] * 4  # two batches for the head alone, two for all

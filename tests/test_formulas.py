@@ -76,13 +76,15 @@ def test_distillation_is_the_cross_entropy_of_softened_outputs():
             p = np.exp(old[k, i].numpy() / 2) / np.exp(old[k, i].numpy() / 2).sum()
             q = np.exp(new[k, i].numpy() / 2) / np.exp(new[k, i].numpy() / 2).sum()
             by_hand -= float((p * np.log(q)).sum()) / 6
-    assert float(distillation(new, softened(old, 2.0), 2.0)) == pytest.approx(by_hand, rel=1e-5)
+    assert float(distillation(new, softened(old, 2.0), temperature=2.0)) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_distillation_is_smallest_where_outputs_agree():
     old = some(1, 5, 4)
     target = softened(old, 2.0)
-    assert float(distillation(old, target, 2.0)) < float(distillation(old + 0.1 * some(1, 5, 4, seed=3), target, 2.0))
+    assert float(distillation(old, target, temperature=2.0)) < float(
+        distillation(old + 0.1 * some(1, 5, 4, seed=3), target, temperature=2.0)
+    )
 
 
 def test_the_uniform_term_is_smallest_at_equal_outputs_where_it_is_log_classes():
@@ -96,7 +98,7 @@ def test_the_uniform_term_is_smallest_at_equal_outputs_where_it_is_log_classes()
     [
         lambda h: cross_entropy(h, torch.tensor([[0, 3, 1], [2, 2, 0]])),
         lambda h: squared_error(h, some(2, 3, 4, seed=1)),
-        lambda h: distillation(h, softened(some(2, 3, 4, seed=1), 3.0), 3.0),
+        lambda h: distillation(h, softened(some(2, 3, 4, seed=1), 3.0), temperature=3.0),
         towards_uniform,
     ],
 )
@@ -146,16 +148,54 @@ def test_a_loss_may_mix_terms_of_the_outputs_terms_of_parts_of_them_and_autograd
         assert torch.allclose(one.heads[task].weight, two.heads[task].weight, atol=1e-7)
 
 
-def test_a_loss_that_does_not_depend_on_the_outputs_is_refused():
+@pytest.mark.parametrize("head_only", [False, True])
+def test_a_loss_that_does_not_depend_on_the_outputs_is_refused(head_only):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
-    learner = (
-        blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a")).trainable(Descent(0.1))
-    )
+    network = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a"))
+    learner = network.trainable(Descent(0.1, head_only=head_only))
     learner.logits(("a", some(1, 3, 5)))
     with pytest.raises(RuntimeError, match="does not depend"):
         learner.descend(torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="logits"):
         learner.descend(torch.tensor(1.0))
+
+
+def test_a_call_that_failed_does_not_stand_in_the_way_of_the_next():
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    learner = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a"))
+    learner = learner.trainable(Descent(0.1))
+    with pytest.raises(KeyError):
+        learner.logits(("b", some(1, 3, 5)))
+    learner.logits(("a", some(1, 3, 5)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda a, b: squared_error(a, b),
+        lambda a, b: distillation(a, softened(b, 2.0), temperature=2.0),
+        lambda a, b: cross_entropy(a, torch.tensor([[0, 1, 1], [0, 0, 1]])) * b.square().mean(),
+        lambda a, b: towards_uniform(a) / b.square().mean() - squared_error(b, torch.zeros(())),
+        lambda a, b: 1 - distillation(a, softened(torch.ones(1, 3, 4), 2.0), temperature=2.0),
+    ],
+)
+def test_targets_and_factors_that_depend_on_the_network_or_broadcast_are_differentiated_like_by_autograd(loss):
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    net = blueprint.network(Inputs((5,)), [0, 1]).with_head("a", blueprint.head(6, 4, [0, 1], "a"))
+    net = net.with_head("b", blueprint.head(6, 4, [0, 1], "b"))
+    x, learners = some(2, 3, 5), [net.trainable(Descent(0.1)) for _ in range(2)]
+    for learner, made in zip(learners, (loss, lambda a, b: loss(a, b).value)):
+        learner.descend(made(*learner.logits(("a", x), ("b", x))))
+    for mine, theirs, start in zip(*(n.body.tensors().values() for n in (*learners, net))):
+        assert torch.allclose(mine, theirs, atol=1e-7)
+        assert not torch.equal(mine, start)
+
+
+def test_losses_that_are_no_number_are_refused():
+    with pytest.raises(ValueError, match=r"one number, got a tensor of shape \(2,\)"):
+        towards_uniform(some(1, 3, 4)) + torch.zeros(2)
+    with pytest.raises(TypeError, match="not multiplied"):
+        towards_uniform(some(1, 3, 4)) * towards_uniform(some(1, 3, 4))
 
 
 def test_der_has_two_terms():
@@ -348,6 +388,22 @@ def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
     start.zero_grad()
     batches = Batches(examples("3"), 2, 16, generators([5], "3", "order"))
     assert_same(descend(start, [loss(b) for b in batches], 0.05, 0.01), main_of(after))
+
+
+def test_mixed_inputs_of_another_kind_at_a_later_step_are_not_taken_for_those_before():
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    net = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 3, [0], "a"))
+    learner = net.trainable(Descent(0.0))
+    x, codes, y = some(1, 3, 5), some(1, 3, 5, seed=1), torch.tensor([[0, 2, 1]])
+    pixels = torch.randint(0, 256, x.shape, generator=torch.Generator().manual_seed(3)).to(torch.uint8)
+    share = torch.tensor([[0.2, 0.5, 0.9]])
+    for inputs, other in [(x, x), (pixels, pixels), (x, codes), (pixels, codes)]:
+        floats, beside = (t / 255 if t.dtype == torch.uint8 else t for t in (inputs, other))
+        mixed = share.unsqueeze(2) * floats + (1 - share.unsqueeze(2)) * codes[:, y[0]]
+        outputs = learner.logits(("a", Mixed(inputs, codes, y, share)), ("a", other))
+        for got, expected in zip(outputs, (mixed, beside)):
+            assert torch.allclose(got, net.heads["a"](net.body.forward(expected)), atol=1e-5)
+        learner.descend(sum(outputs).mean())
 
 
 @pytest.mark.parametrize("network", ["mlp", nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())])

@@ -29,7 +29,7 @@ class Term:
 
 
 class Loss:
-    """A sum of terms. It can be added to others and to scalar tensors of your own, and multiplied by numbers.
+    """A sum of terms. It can be added to others, to numbers and to scalar tensors, and multiplied by the latter two.
 
     >>> loss = 2 * cross_entropy(torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)) + torch.tensor(1.0)
     >>> round(float(loss), 4)
@@ -40,12 +40,14 @@ class Loss:
         self.terms = tuple(terms)
 
     @classmethod
-    def of(cls, loss: Loss | Tensor | int) -> Loss:
-        """A loss, from a scalar tensor too (or 0, where `sum` begins)."""
+    def of(cls, loss: Loss | Tensor | float) -> Loss:
+        """A loss, from a scalar tensor or a number too (`sum` begins with 0)."""
         if isinstance(loss, Loss):
             return loss
         if not isinstance(loss, Tensor):
             return cls() if loss == 0 else cls.of(torch.tensor(float(loss), device="cpu"))
+        if loss.dim():
+            raise ValueError(f"a loss is one number, got a tensor of shape {tuple(loss.shape)}; take its mean")
         return cls([Term(loss, lambda value: value, torch.full_like)])
 
     @property
@@ -57,18 +59,31 @@ class Loss:
     def __float__(self) -> float:
         return float(self.value)
 
-    def __add__(self, other: Loss | Tensor | int) -> Loss:
+    def __add__(self, other: Loss | Tensor | float) -> Loss:
         return Loss(self.terms + Loss.of(other).terms)
 
     __radd__ = __add__
 
-    def __mul__(self, factor: float) -> Loss:
+    def __mul__(self, factor: float | Tensor | Loss) -> Loss:
+        if isinstance(factor, Loss):
+            raise TypeError("losses can be added, not multiplied; multiply their .value")
+        if isinstance(factor, Tensor):  # which may depend on the outputs too: autograd does it
+            return Loss.of(self.value * factor)
         return Loss([replace(t, weight=t.weight * factor) for t in self.terms])
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: float) -> Loss:
+    def __truediv__(self, divisor: float | Tensor) -> Loss:
         return self * (1 / divisor)
+
+    def __neg__(self) -> Loss:
+        return self * -1.0
+
+    def __sub__(self, other: Loss | Tensor | float) -> Loss:
+        return self + -Loss.of(other)
+
+    def __rsub__(self, other: Loss | Tensor | float) -> Loss:
+        return -self + other
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Loss:
@@ -85,10 +100,13 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Loss:
 def squared_error(logits: Tensor, target: Tensor) -> Loss:
     """(f(x) − h)², averaged over the classes too: the distance to the logits in the memory."""
 
-    def gradient(outputs: Tensor, weight: float) -> Tensor:
-        return outputs.sub(target).mul_(2 * weight / target.numel())
+    def value(outputs: Tensor) -> Tensor:
+        return (outputs - target).square().mean()
 
-    return Loss([Term(logits, lambda outputs: F.mse_loss(outputs, target), gradient)])
+    def gradient(outputs: Tensor, weight: float) -> Tensor:
+        return outputs.sub(target).mul_(2 * weight / outputs.numel())
+
+    return _fixed(target, Term(logits, value, gradient))
 
 
 def softened(logits: Tensor, temperature: float) -> Tensor:
@@ -96,16 +114,16 @@ def softened(logits: Tensor, temperature: float) -> Tensor:
     return softmax(logits / temperature)
 
 
-def distillation(logits: Tensor, target: Tensor, temperature: float) -> Loss:
+def distillation(logits: Tensor, target: Tensor, *, temperature: float) -> Loss:
     """Cross-entropy between softened outputs, −Σ softmax(h/τ) log softmax(f(x)/τ); `target` is `softened(h, τ)`."""
 
     def value(outputs: Tensor) -> Tensor:
         return -(target * F.log_softmax(outputs / temperature, -1)).sum(-1).mean()
 
     def gradient(outputs: Tensor, weight: float) -> Tensor:
-        return softened(outputs, temperature).sub_(target).mul_(weight / temperature / target[..., 0].numel())
+        return softened(outputs, temperature).sub_(target).mul_(weight / temperature / outputs[..., 0].numel())
 
-    return Loss([Term(logits, value, gradient)])
+    return _fixed(target, Term(logits, value, gradient))
 
 
 def towards_uniform(logits: Tensor) -> Loss:
@@ -115,6 +133,11 @@ def towards_uniform(logits: Tensor) -> Loss:
         return softmax(outputs).sub_(1 / outputs.shape[-1]).mul_(weight / outputs[..., 0].numel())
 
     return Loss([Term(logits, lambda outputs: -F.log_softmax(outputs, -1).mean(), gradient)])
+
+
+def _fixed(target: Tensor, term: Term) -> Loss:
+    """A term whose target does not move; where it depends on the network too, autograd does both."""
+    return Loss.of(term.value(term.outputs)) if target.requires_grad else Loss([term])
 
 
 def weighted(*terms: tuple[float, Loss | Tensor]) -> Loss:

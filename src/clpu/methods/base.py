@@ -210,27 +210,28 @@ class Method(ABC):
         # A third task on top of others is hardly ever learned in the same way by another method.
         if pull is not None or min(len(self.ledger), len(start.heads)) > 1:
             return learn()
-        return self.learned_once(task, data, start, learn, also_without_memory=True)
+        return self._learned_once(task, data, start, learn, ["alone"], also_without_memory=True)
 
-    def learned_once(
+    def _learned_once(
         self,
         task: str,
         data: Examples,
         start: Network,
         learn: Callable[[], tuple[Network, Memory | None]],
+        way: Sequence[object],
         past: Mapping[str, Memory] | None = None,
-        facts: Sequence[object] = (),
         also_without_memory: bool = False,
     ) -> tuple[Network, Memory | None]:
         """What `learn()` gives; done once for all methods that would do the same, where there is a place for it.
 
         The outcome may depend on the start, the task's data, the seeds, the settings of `Training` and the memory's
-        size, on the memories of past tasks, whose heads it may change, and on further facts.
+        size, on the memories of past tasks, whose heads it may change, and on the way of learning: its name, and
+        whatever else matters.
         """
         if self.shared is None or self.blueprint.module is not None or self._trains_in_its_own_way():
             return learn()
         size, past = getattr(self.settings, "memory", None), past or {}
-        known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device, *facts]
+        known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device, *way]
         known += [getattr(self.settings, field.name) for field in fields(Training)]
         wanted = {size, None} if also_without_memory else {size}
         keys = {kept: alone.key_of(start, task, data, past, [*known, kept]) for kept in wanted}
@@ -248,7 +249,7 @@ class Method(ABC):
 
     def _trains_in_its_own_way(self) -> bool:
         used = ("batches", "augmentation", "reservoir", "rehearsal", "sources", "with_fresh_head", "learned_alone")
-        return any(getattr(type(self), name) is not getattr(Method, name) for name in (*used, "learned_once", "fit"))
+        return any(getattr(type(self), name) is not getattr(Method, name) for name in (*used, "_learned_once", "fit"))
 
     def fit(
         self,

@@ -25,6 +25,7 @@ class CLPUDERppScratch(Dark):
     name = "clpu-der++-scratch"
     exact = True
     Settings = DarkSettings
+    twins = ("clpu-der++", "clpu-der++-scratch")  # until the first merge their main networks are the same
 
     def learn(self, task: str, data: Examples, temporary: bool) -> None:
         if not temporary:

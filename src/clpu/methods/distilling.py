@@ -37,7 +37,7 @@ class Distilling(Method):
         if network.body.separate and self.settings.augment == "none":
             # The body does not change, so an example's features are always the same.
             inputs = look_up(network.features(data.x).unsqueeze(1), self.device)
-            given = replace(data, x=torch.arange(len(data), device="cpu"))
+            given = replace(data, x=torch.arange(len(data), device=self.device))
             body = Given(network.body.replicas, network.body.features)
             start = Network(body, {task: network.heads[task]}, Pixels())
         trained = self.fit(
@@ -64,7 +64,7 @@ class Distilling(Method):
 
     def distilled(self, groups: Sequence[Each], outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Loss:
         """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
-        terms = (distillation(now, then, self.settings.temperature) for now, then in zip(outputs, targets))
+        terms = (distillation(now, then, temperature=self.settings.temperature) for now, then in zip(outputs, targets))
         return weighted((self.settings.distill, self.over_past(groups, terms)))
 
     def teacher(self, groups: Sequence[Each], data: Examples) -> Callable[[Batch], list[Tensor]]:

@@ -1,8 +1,8 @@
-"""Stochastic gradient descent that happens inside the backward pass.
+"""Stochastic gradient descent that happens on the way back through the layers.
 
 For small networks an optimiser's separate pass over the weights costs as much as the arithmetic, so a
 linear layer updates itself as soon as its gradient is known: one GEMM computes W ← (1 − lr·wd)·W − lr·xᵀg.
-Autograd differentiates the loss down to the network's outputs; from there on the layers do it themselves.
+The loss is differentiated down to the network's outputs; from there on the layers do it themselves.
 The price is a rule: in one step, all inputs go through the network in one call (`Network.logits`).
 """
 

@@ -85,6 +85,8 @@ class Looped(Body):
             x = torch.bmm(blend, x.flatten(2)).unflatten(2, x.shape[2:])
         if scale != 1:
             x = x * scale
+        elif self.users and blend is None:
+            x = x.clone()  # a module may change its input
         record = descent is not None and not descent.head_only
         with self._lock:
             self._set_mode(descent is not None)

@@ -13,7 +13,7 @@ from clpu.augment import normalise
 from clpu.losses import Loss
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
-from clpu.networks.parts import Call, Mixed, Part, tensors_of
+from clpu.networks.parts import Call, Mixed, Part, joined, key_of, tensors_of
 
 #: How many rows go through a body at once when nothing is being trained.
 ROWS_AT_ONCE = 1024
@@ -70,24 +70,19 @@ class Network:
         x, scale, blend = self._joined(call, inputs)
         features = self.body.forward(x, descent, scale, blend)
         pieces = [features] if len(inputs) == 1 else features.split(call.sizes, dim=1)
-        if descent is not None:
-            if call.repeats_a_task:
-                raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
-            self._waiting = call
+        if descent is not None and call.repeats_a_task:
+            raise RuntimeError("a task occurs alone and among others: hand its inputs in as parts of their own")
         outputs = {id(u): u.outputs(self._head(u.tasks, descent), pieces, descent is not None) for u in call.uses}
+        self._waiting = self._waiting if descent is None else call
         return [outputs[id(use)][i] for use, i in call.places]
 
     def _call(self, parts: Sequence[Part], inputs: Sequence[Tensor | Mixed], training: bool) -> Call:
         """How these parts are put together; in training, worked out once for all steps."""
-        numbers = {id(x): i for i, x in enumerate(inputs)}
-        tasks = [task for task, _ in parts]
-        order = [numbers[id(x)] for _, x in parts]
         if not training:
-            return Call(tasks, order, inputs)
-        shapes = [t.shape[1] for t in tensors_of(inputs)]
-        key = (tuple((type(t), t) for t in tasks), tuple(order), tuple(map(type, inputs)), tuple(shapes))
+            return Call(parts, inputs)
+        key = key_of(parts, inputs)
         if key not in self._calls:
-            self._calls[key] = Call(tasks, order, inputs)
+            self._calls[key] = Call(parts, inputs)
         return self._calls[key]
 
     def _head(self, tasks: tuple[str, ...], descent: Descent | None) -> Linear:
@@ -118,10 +113,10 @@ class Network:
         call.differentiate(Loss.of(loss), self.body.replicas)
         by_input: list[Tensor | None] = [None] * len(call.sizes)
         with torch.no_grad():
-            for use in call.uses:
-                grad = use.gradient()
-                if grad is None:
-                    continue
+            gradients = [(use, grad) for use in call.uses if (grad := use.gradient()) is not None]
+            if not gradients:
+                raise RuntimeError("the loss does not depend on the outputs of logits()")
+            for use, grad in gradients:
                 inner = use.head.descend(use.x, use.out, grad, self.descent, inner=not self.descent.head_only)
                 if inner is not None:
                     for i, g in use.by_input(inner):
@@ -202,19 +197,17 @@ class Network:
         if not mixed and len(set(scales)) > 1:
             floats, scales = [self.pixels(t) for t in tensors], [1.0]
         if len(floats) == 1:
-            joined = floats[0].to(torch.float32) if floats[0].dtype == torch.uint8 else floats[0]
+            whole = floats[0].to(torch.float32) if floats[0].dtype == torch.uint8 else floats[0]
         elif any(t.dtype not in (torch.uint8, torch.float32) for t in floats):
-            joined = torch.cat(floats, 1)
+            whole = torch.cat(floats, 1)
         else:
-            joined = call.joined(floats)
-        return (joined, 1.0, call.blend(inputs, tensors, scales)) if mixed else (joined, scales[0], None)
+            whole = joined(floats)
+        return (whole, 1.0, call.blend(inputs, tensors, scales)) if mixed else (whole, scales[0], None)
 
 
 def _whole(by_input: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
     """The gradient by the features of all inputs."""
-    known = next((g for g in by_input if g is not None), None)
-    if known is None:
-        raise RuntimeError("the loss does not depend on the outputs of logits()")
+    known = next(g for g in by_input if g is not None)
     parts = [
         known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g for g, size in zip(by_input, sizes)
     ]

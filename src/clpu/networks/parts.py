@@ -102,37 +102,19 @@ class Call:
     themselves, or what is mixed in them.
     """
 
-    def __init__(self, tasks: Sequence[Tasks], numbers: Sequence[int], inputs: Sequence[Tensor | Mixed]) -> None:
+    def __init__(self, parts: Sequence[Part], inputs: Sequence[Tensor | Mixed]) -> None:
+        numbers = {id(x): i for i, x in enumerate(inputs)}
         uses: dict[tuple[str, ...], Use] = {}
         self.places: list[tuple[Use, int]] = []
-        for names, number in zip(tasks, numbers):
-            key = (names,) if isinstance(names, str) else tuple(names)
+        for tasks, x in parts:
+            key = (tasks,) if isinstance(tasks, str) else tuple(tasks)
             use = uses.setdefault(key, Use(key))
             self.places.append((use, len(use.inputs)))
-            use.inputs.append((number, isinstance(names, Each)))
+            use.inputs.append((numbers[id(x)], isinstance(tasks, Each)))
         self.uses = list(uses.values())
         self.sizes = [_tensor(x).shape[1] for x in inputs]
         self.repeats_a_task = len({t for key in uses for t in key}) < sum(map(len, uses))
-        self._held: list[tuple[Tensor, int]] = []
-        self._joined: Tensor | None = None
         self._frame: Tensor | None = None
-
-    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Tensors (K, rows, *input) as floats, their rows one after another.
-
-        One that was there in the last call too and has not been changed since is not copied again.
-        """
-        if self._joined is None:
-            rows = sum(t.shape[1] for t in tensors)
-            shape = (len(tensors[0]), rows, *tensors[0].shape[2:])
-            self._joined = torch.empty(shape, dtype=torch.float32, device=tensors[0].device)
-        places = self._joined.split([t.shape[1] for t in tensors], dim=1)
-        for i, (place, tensor) in enumerate(zip(places, tensors)):
-            if i < len(self._held) and self._held[i][0] is tensor and self._held[i][1] == tensor._version:
-                continue
-            place.copy_(tensor)
-        self._held = [(t, t._version) for t in tensors]
-        return self._joined
 
     def blend(self, inputs: Sequence[Tensor | Mixed], tensors: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         """The matrix (K, rows of inputs, rows of tensors) that makes the inputs from the tensors times their scales."""
@@ -185,6 +167,25 @@ class Call:
             for (use, i, _), gradient in zip(parts, found):
                 if gradient is not None:
                     _add(use, i, gradient)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors (K, rows, *input) of bytes or floats as floats, their rows one after another."""
+    sizes = [t.shape[1] for t in tensors]
+    shape = (len(tensors[0]), sum(sizes), *tensors[0].shape[2:])
+    whole = torch.empty(shape, dtype=torch.float32, device=tensors[0].device)
+    for place, tensor in zip(whole.split(sizes, dim=1), tensors):
+        place.copy_(tensor)
+    return whole
+
+
+def key_of(parts: Sequence[Part], inputs: Sequence[Tensor | Mixed]) -> object:
+    """What the plan of a call depends on."""
+    tensors = tensors_of(inputs)
+    at, number = {id(t): i for i, t in enumerate(tensors)}, {id(x): i for i, x in enumerate(inputs)}
+    made_of = [at[id(x)] if isinstance(x, Tensor) else (at[id(x.x)], at[id(x.codes)]) for x in inputs]
+    asked = [(type(tasks), tasks, number[id(x)]) for tasks, x in parts]
+    return tuple(asked), tuple(made_of), tuple((t.dtype, t.shape[1]) for t in tensors)
 
 
 def tensors_of(inputs: Sequence[Tensor | Mixed]) -> list[Tensor]:
