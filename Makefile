@@ -10,7 +10,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.demo ## an agent learns, remembers and forgets; then nine methods compared; about a minute and a half
+demo: $(VENV)/.demo ## an agent learns, remembers and forgets; then nine methods compared; less than a minute
 	@$(BIN)/clpu demo
 	@echo
 	@$(BIN)/clpu bench
