@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from clpu.errors import BadRun
 
 # A hundred times what the largest benchmark writes.
 LARGEST = 64 << 20
+#: Bytes, seconds, seeds: nothing that is counted is larger.
+LARGEST_NUMBER = 2**63
 
 
 def dumps(value: Any) -> str:
@@ -81,13 +84,30 @@ def read(path: Path | str) -> Any:
     try:
         if path.stat().st_size > LARGEST:
             raise BadRun(f"{path} is larger than {LARGEST >> 20} MiB; a benchmark writes less")
-        return json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse)
+        value = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse)
+        _check_texts(value)
+        return value
     except OSError as error:
         raise BadRun(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadRun):
             raise
         raise BadRun(f"{path} is damaged, or no JSON file: {error}") from None
+
+
+def _check_texts(value: Any) -> None:
+    """Refuse what could play tricks on a terminal, or could not be written again."""
+    if isinstance(value, str):
+        odd = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"), None)
+        if odd is not None:
+            raise ValueError(f"it holds a text with the character U+{ord(odd):04X}")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_texts(key)
+            _check_texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_texts(inner)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -123,16 +143,26 @@ class Fields:
         return str(self._required(key, str, "a text"))
 
     def integer(self, key: str) -> int:
-        return int(self._required(key, int, "a whole number"))
+        value = int(self._required(key, int, "a whole number"))
+        if abs(value) > LARGEST_NUMBER:
+            raise BadRun(f"{self.where}: {key} is larger than any number there could be")
+        return value
 
     def number(self, key: str) -> float:
-        return float(self._required(key, (int, float), "a number"))
+        value = self._required(key, (int, float), "a number")
+        if not abs(value) <= LARGEST_NUMBER:
+            raise BadRun(f"{self.where}: {key} is larger than any number there could be")
+        return float(value)
 
     def items(self, key: str) -> list[Any]:
         return list(self._required(key, list, "a list"))
 
     def array(self, key: str) -> Any:
-        return self.items(key)
+        """A list of numbers, or of such lists."""
+        items = self.items(key)
+        if not _numeric(items):
+            raise BadRun(f"{self.where}: {key} should hold nothing but numbers")
+        return items
 
     def texts(self, key: str) -> list[str]:
         return [Fields({key: item}, self.where).text(key) for item in self.items(key)]
@@ -150,6 +180,10 @@ class Fields:
         if not isinstance(value, types) or isinstance(value, bool):
             raise BadRun(f"{self.where}: {key} should be {expected}, and is {_kind(value)}")
         return value
+
+
+def _numeric(items: list[Any]) -> bool:
+    return all(_numeric(item) if isinstance(item, list) else type(item) in (int, float) for item in items)
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,9 @@ from clpu.jsonfile import Fields
 from clpu.requests import Stream
 
 FORMAT, VERSION = "clpu-run", 1
-_METHOD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+_TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 +._-]{0,99}")
+_OVERRIDE = re.compile(r"[A-Za-z0-9+._-]{1,200}=[^<>`\n]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a run was made, so that every number can be traced to it: `run.json`."""
+    """How a run was made, so that every number can be traced to it: `run.json`.
+
+    `overrides` are the settings of `--set`, which make it another run than its profile says.
+    """
 
     stream: str
     requests: str
@@ -46,6 +51,7 @@ class Recipe:
     machine: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
     seconds: float | None = None
+    overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -56,6 +62,12 @@ class Recipe:
             raise BadRun("the recipe has no seeds")
         for method in self.methods:
             check_method(method)
+        for what, name in (("stream", self.stream), ("profile", self.profile), ("data set", self.data.name)):
+            if not _TITLE.fullmatch(name):
+                raise BadRun(f"{name!r:.80} cannot be the name of a {what}: letters, digits, spaces and + . _ - only")
+        for text in self.overrides:
+            if not _OVERRIDE.fullmatch(text):
+                raise BadRun(f"{text!r:.80} is no setting: expected key=value")
         if len(self.data.classes) != self.data.tasks or any(c < 1 for c in self.data.classes):
             raise BadRun(f"the recipe has {self.data.tasks} tasks, and numbers of classes {self.data.classes}")
         if len(stream.tasks) > self.data.tasks:
@@ -100,11 +112,12 @@ class Recipe:
             machine=top.fields("machine").value,
             started=top.text("started"),
             seconds=None if seconds is None else top.number("seconds"),
+            overrides=tuple(top.texts("overrides")) if "overrides" in top.value else (),
         )
 
 
 def check_method(method: str) -> str:
     """A method's name, which is also a file's name, or `BadRun`."""
-    if not isinstance(method, str) or not _METHOD_NAME.fullmatch(method):
+    if not isinstance(method, str) or not _NAME.fullmatch(method):
         raise BadRun(f"{method!r:.80} cannot be a method's name: letters, digits and + . _ - only")
     return method

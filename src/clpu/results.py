@@ -28,6 +28,7 @@ __all__ = [
     "Result",
     "Run",
     "alive_after",
+    "read_method",
     "read_recipe",
     "read_result",
     "read_run",
@@ -221,13 +222,23 @@ def read_run(folder: Path | str) -> Run:
     recipe = read_recipe(folder)
     results: dict[str, Result] = {}
     for method in recipe.methods:
-        path = result_path(folder, method)
-        if not path.is_file():
-            continue
+        result = read_method(folder, recipe, method)
+        if result is not None:
+            results[method] = result
+    return Run(folder.resolve().name, recipe, results)
+
+
+def read_method(folder: Path | str, recipe: Recipe, method: str) -> Result | None:
+    """One method's results in a run folder, or None if it has none yet; `BadRun` if they do not fit the recipe."""
+    path = result_path(folder, method)
+    if not path.is_file():
+        return None
+    try:
         result = read_result(path)
         _check_fits(recipe, result, method, str(path))
-        results[method] = result
-    return Run(folder.resolve().name, recipe, results)
+    except BadRun as error:
+        raise BadRun(f"{error} (without this file `clpu bench` would make the results of {method} again)") from None
+    return result
 
 
 def _check_fits(recipe: Recipe, result: Result, method: str, where: str) -> None:
@@ -249,7 +260,7 @@ def _check_fits(recipe: Recipe, result: Result, method: str, where: str) -> None
 def _array(values: ArrayLike, dimensions: int, where: str, *, high: float) -> NDArray[np.float64]:
     try:
         array = np.array(values, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadRun(f"{where} is not an array of numbers") from None
     if array.ndim != dimensions:
         raise BadRun(f"{where} should have {dimensions} dimensions, and has {array.ndim}")

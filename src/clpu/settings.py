@@ -83,7 +83,7 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if typing.get_origin(kind) is tuple:
         return _checked_tuple(name, typing.get_args(kind)[0], value)
     if type(value) is not kind:
-        raise BadSetting(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {value!r:.80}")
+        raise BadSetting(f"{name} must be {_KINDS[kind]}, got {type(value).__name__}: {value!r:.80}")
     if kind is float and not math.isfinite(value):
         raise BadSetting(f"{name} must be a finite number, got {value}")
     limits = field.metadata
@@ -96,7 +96,13 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     return value
 
 
+#: Types of settings as people call them.
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
 def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
+    if kind is int and type(value) is int:  # one layer
+        value = (value,)
     if isinstance(value, (tuple, list)):
         if kind is int and value and all(type(v) is int and 0 < v < LARGEST for v in value):
             return tuple(value)

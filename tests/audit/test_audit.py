@@ -20,7 +20,7 @@ from clpu.audit.api import audit
 from clpu.audit.findings import Findings
 from clpu.audit.page import page
 from clpu.audit.plan import Design, audit_profile, estimate, probes
-from clpu.audit.probes import perform
+from clpu.audit.probes import load, perform
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
 from clpu.bench.profiles import profile, with_overrides
@@ -129,14 +129,16 @@ def test_another_method_is_added_to_a_folder_but_another_design_is_refused(tmp_p
         auditing.run(planned("seq", requests="1R 2T 2F"), tmp_path)
 
 
-def test_a_damaged_piece_is_refused(tmp_path):
+def test_a_damaged_piece_is_made_again(tmp_path):
     plan = planned("seq")
     probe = plan.probes["seq"][0]
     path = tmp_path / "pieces" / f"{probe.name}.safetensors"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no tensors")
     with pytest.raises(BadRun, match="damaged"):
-        auditing.run(plan, tmp_path)
+        load(path, probe)
+    assert auditing.run(plan, tmp_path) == {}
+    assert list(auditing.read_audit(tmp_path).findings) == ["seq"]
 
 
 def test_findings_of_an_unknown_form_are_refused(tmp_path, finished):

@@ -30,7 +30,7 @@ def test_it_prints_the_table_and_writes_every_file(called):
     assert "CLPU-DER++" in shown.stdout
     assert "JS-ratio" in shown.stdout
     files = {path.name for path in (folder / "runs" / "rot-digits-smoke").iterdir()}
-    assert {"run.json", "results", "table.csv", "table.md", "table.tex", "report.html"} <= files
+    assert {"run.json", "results", "table.csv", "matrix.csv", "table.md", "table.tex", "report.html"} <= files
 
 
 def test_progress_is_plain_lines_when_not_a_terminal(called):
@@ -60,6 +60,25 @@ def test_a_changed_setting_is_refused_and_a_failed_piece_sets_the_exit_code(call
     assert "CLPU-DER++" in failed.stdout
 
 
+def test_another_methods_row_must_have_the_same_settings(called):
+    folder, _, arguments = called
+    others = [word if word != "seq,clpu-der++" else "ind" for word in arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        refused = CliRunner().invoke(app, [*others, "--set", "lr=0.3"])
+    assert "seq.lr: 0.1 there, 0.3 now" in str(refused.exception)
+
+
+def test_what_the_system_refuses_is_one_line(tmp_path):
+    refused = clpu(tmp_path, "report", str(tmp_path), "--out", "/dev/null/x")
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    refused = clpu(tmp_path, "bench", "--profile", "smoke", "--methods", "seq", "--out", "/dev/null/x")
+    assert refused.returncode == 1
+    assert "no folder" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -68,6 +87,9 @@ def test_a_changed_setting_is_refused_and_a_failed_piece_sets_the_exit_code(call
         (("bench", "--requests", "1R 1F"), "CannotForgetRemembered"),
         (("bench", "--workers", "0"), "at least 1"),
         (("bench", "--device", "abacus"), "abacus"),
+        (("bench", "--methods", ""), "no method"),
+        (("bench", "--requests", ""), "no requests"),
+        (("bench", "--set", "network=brain"), "mlp, resnet18"),
     ],
 )
 def test_bad_arguments_are_one_clear_error_and_leave_nothing(tmp_path, monkeypatch, arguments, says):

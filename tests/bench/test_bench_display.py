@@ -44,6 +44,24 @@ def test_a_log_gets_a_line_a_piece_and_for_long_pieces_one_now_and_then(clock):
     assert "100 %" in lines[2]
 
 
+def test_a_long_request_says_in_a_log_how_many_steps_are_done(clock):
+    out = io.StringIO()
+    with Display(pieces(), Console(file=out, width=200)) as shown:
+        shown(Event("step", "seq--actual--0", 1, "learn", 25, 1000))
+        clock[0] += 31
+        shown(Event("step", "seq--actual--0", 1, "learn", 500, 1000))
+        shown(Event("step", "seq--actual--0", 1, "learn", 525, 1000))
+    assert [line.split(" (")[0] for line in out.getvalue().splitlines()] == ["seq actual: 1R"]
+    assert "(1 of 3), learn 500/1,000 steps" in out.getvalue()
+
+
+def test_the_last_line_does_not_wonder_how_long_it_takes(clock):
+    out = io.StringIO()
+    with Display(pieces()[:1], Console(file=out, width=200)) as shown:
+        shown(Event("done", "seq--actual--0"))
+    assert "(1 of 1 pieces; 100 %)" in out.getvalue()
+
+
 def test_quiet_says_nothing(clock):
     out = io.StringIO()
     with Display(pieces(), Console(file=out), quiet=True) as shown:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clpu import BadSetting
-from clpu.bench.plan import known_settings
+from clpu import BadNetwork, BadSetting
+from clpu.bench.plan import known_settings, plan, with_settings
 from clpu.bench.profiles import profile, with_overrides
 from clpu.data import STREAMS
 
@@ -50,7 +50,7 @@ def test_an_override_for_all_wins_over_the_profiles_own_for_one():
         ("=3", "key=value"),
         ("lrr=3", "did you mean 'lr'"),
         ("er.strength=3", "no setting 'strength'"),
-        ("gem.lr=3", "'gem'"),
+        ("gem.lr=3", "no method 'gem' in this run; its methods: er, ewc"),
         ("train=-5", "positive"),
         ("train=many", "positive"),
     ],
@@ -58,6 +58,26 @@ def test_an_override_for_all_wins_over_the_profiles_own_for_one():
 def test_unknown_or_bad_overrides_are_refused_with_what_is_known(text, says):
     with pytest.raises(BadSetting, match=says):
         with_overrides(profile("perm-mnist", "paper"), [text], KNOWN)
+
+
+def test_what_was_changed_is_kept_and_the_network_can_be_changed():
+    changed = with_settings(profile("rot-digits", "smoke"), ["network=resnet18", "width=2"], ["er"])
+    assert (changed.network, changed.settings["width"]) == ("resnet18", 2)
+    assert changed.overrides == ("network=resnet18", "width=2")
+    with pytest.raises(BadNetwork, match="mlp, resnet18"):
+        with_settings(profile("rot-digits", "smoke"), ["network=brain"], ["er"])
+
+
+@pytest.mark.parametrize(("text", "says"), [("lr={[]:1}", "a number"), ("uniform=yes", "true or false")])
+def test_values_of_another_type_are_refused(text, says):
+    chosen = with_settings(profile("rot-digits", "smoke"), [text], ["er"])
+    with pytest.raises(BadSetting, match=says):
+        plan("rot-digits", chosen, ["er"])
+
+
+def test_one_layer_needs_no_comma():
+    chosen = with_settings(profile("rot-digits", "smoke"), ["hidden=30"], ["seq"])
+    assert plan("rot-digits", chosen, ["seq"]).recipe.settings["seq"]["hidden"] == (30,)
 
 
 def test_an_unknown_profile_is_refused():

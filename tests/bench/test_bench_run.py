@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +14,14 @@ import torch.nn.functional as F
 
 from clpu import Agent, BadData, BadRun, BadSetting, Stream
 from clpu.bench import engine
+from clpu.bench import run as benchmark
 from clpu.bench.pieces import Piece, TaskData, load, perform, save
-from clpu.bench.plan import check_methods, known_settings, plan, request_costs
+from clpu.bench.plan import check_methods, known_settings, plan, request_costs, with_settings
 from clpu.bench.profiles import profile, with_overrides
-from clpu.bench.run import run
+from clpu.bench.run import methods_in, run
 from clpu.methods import Method
 from clpu.metrics import jsd
-from clpu.results import read_run
+from clpu.results import read_run, write_result
 from clpu.testing import go_on
 
 
@@ -160,6 +163,83 @@ def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finis
         run(tiny(seeds=3), finished)
 
 
+def test_another_device_or_other_data_are_refused(finished):
+    work = tiny()
+    other = replace(work, recipe=replace(work.recipe, machine={**work.recipe.machine, "device": "cpu:0"}))
+    with pytest.raises(BadRun, match="device: cpu there, cpu:0 now"):
+        run(other, finished)
+    with pytest.raises(BadRun, match=r"data\.test: 100 there, 50 now\n"):
+        run(tiny(overrides=["test=50"]), finished)
+
+
+def test_a_further_method_has_the_settings_of_those_that_are_there(finished):
+    """Or one table would hold rows of two learning rates."""
+    assert methods_in(finished, ["seq", "clpu-der++"]) == ["seq", "clpu-der++"]
+    chosen = with_settings(profile("rot-digits", "smoke"), ["tasks=3", "lr=0.2"], ["er", "seq"])
+    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 there, 0\.2 now"):
+        run(plan("rot-digits", chosen, ["er"], "1R 2T 2F", 2, also=["seq"]), finished)
+
+
+def test_every_command_that_made_a_run_is_told(tmp_path):
+    for methods, command in ((("seq",), "clpu a"), (("ind",), "clpu b"), (("seq",), "clpu a")):
+        work = tiny(methods)
+        run(replace(work, recipe=replace(work.recipe, command=command)), tmp_path)
+    recipe = read_run(tmp_path).recipe
+    assert recipe.command == "clpu a && clpu b"
+    assert recipe.overrides == ("tasks=3",)
+
+
+def test_damaged_pieces_and_results_are_made_again(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    result = tmp_path / "results" / "seq.json"
+    result.write_bytes(result.read_bytes()[:100])
+    work, scratch = tiny(), tmp_path / "results" / "pieces"
+    for number, piece in enumerate(work.pieces["seq"]):
+        path = engine.file_of(scratch, piece)
+        save(path, piece, perform(piece, work.data))
+        if number:
+            path.write_bytes(path.read_bytes()[:-9])
+    again = []
+    assert run(work, tmp_path, listener=lambda e: again.append(e.piece) if e.kind == "done" else None) == {}
+    assert again == [piece.name for piece in work.pieces["seq"][1:]]
+    assert figures(tmp_path) == figures(finished)
+
+
+def test_a_full_disk_while_a_method_is_put_together_fails_that_method_only(finished, tmp_path, monkeypatch):
+    def full(folder, result):
+        if result.method == "seq":
+            raise OSError(28, "No space left on device")
+        return write_result(folder, result)
+
+    monkeypatch.setattr(benchmark, "write_result", full)
+    failures = run(tiny(), tmp_path)
+    assert list(failures) == ["seq"]
+    assert "No space left" in failures["seq"]
+    assert list(read_run(tmp_path).results) == ["clpu-der++"]
+    monkeypatch.undo()
+    assert run(tiny(), tmp_path, listener=lambda e: pytest.fail("nothing is to be trained again")) == {}
+    assert figures(tmp_path) == figures(finished)
+
+
+def test_what_a_kill_leaves_is_cleared(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    work, scratch = tiny(), tmp_path / "results" / "pieces"
+    piece = work.pieces["seq"][0]
+    save(engine.file_of(scratch, piece), piece, perform(piece, work.data))
+    (scratch / ".er--actual--0.safetensors.999").write_bytes(b"half")
+    (scratch / engine.SHARED).mkdir()
+    assert run(work, tmp_path) == {}
+    assert not scratch.exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "inner"):
+        with pytest.raises(BadRun, match="no folder"):
+            run(tiny(), folder)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_further_methods_may_join_a_run(finished, tmp_path):
     run(tiny(("seq",)), tmp_path)
     run(tiny(("clpu-der++",)), tmp_path)
@@ -200,8 +280,13 @@ def test_requests_beyond_the_streams_tasks_and_too_few_images_are_refused():
         tiny(requests="9T")
     with pytest.raises(BadData, match="too few"):
         tiny(overrides=["train=5"])
-    with pytest.raises(BadSetting, match="at least 1"):
-        tiny(seeds=0)
+    for seeds in (0, 1001):  # beyond 1000 the seeds of the two groups would be the same
+        with pytest.raises(BadSetting, match="1 to 1000"):
+            tiny(seeds=seeds)
+    with pytest.raises(BadSetting, match="no requests"):
+        tiny(requests="")
+    with pytest.raises(BadSetting, match="separated by spaces"):
+        tiny(requests="1R,2T")
 
 
 def test_methods_are_named_once_and_all_means_all():
@@ -209,6 +294,8 @@ def test_methods_are_named_once_and_all_means_all():
     assert len(check_methods(["all"])) == 9
     with pytest.raises(BadSetting, match="gem"):
         check_methods(["gem"])
+    with pytest.raises(BadSetting, match="no method"):
+        check_methods([])
 
 
 def test_the_estimated_work_grows_with_what_a_method_does():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -12,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clpu.report import FILES, curves, distinct, pareto, strips, write
+from clpu.report import FILES, curves, distinct, pareto, strips, tables, write
 from clpu.report.page import page
+from clpu.report.recipes import differences
 from clpu.report.summary import summarise
 from clpu.report.svg import Labels, Scale, spread_out
 
@@ -89,7 +92,7 @@ class TestPage:
 
     def test_what_comes_from_files_is_escaped(self, paper_run):
         evil = "<script>alert(1)</script>\"'&"
-        recipe = replace(paper_run.recipe, command=evil, versions={evil: evil}, machine={evil: evil}, profile=evil)
+        recipe = replace(paper_run.recipe, command=evil, versions={evil: evil}, machine={evil: evil})
         run = replace(paper_run, name=evil, recipe=recipe)
         html = page([(run, summarise(run))] * 2)
         check(html)
@@ -140,6 +143,27 @@ class TestSeveralRuns:
         assert "lr" not in text
         assert html.count('id="run-') == 2
 
+    def test_differ_in_one_row_where_one_setting_of_one_method_differs(self, paper_run, make):
+        settings = {m: {**v, "lr": 0.5} if m == "lsf" else v for m, v in paper_run.recipe.settings.items()}
+        table = differences([paper_run, make("other", settings=settings)])
+        assert table.count("<tr>") == 2
+        assert "LSF: lr" in table
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"data": {"test": 77}},
+            {"data": {"sha256": "cd" * 32}},
+            {"counterfactual_seeds": (7, 8, 9, 10, 11)},
+            {"machine": {"device": "cuda"}},
+        ],
+    )
+    def test_are_not_called_the_same_when_they_are_not(self, paper_run, changes):
+        if "data" in changes:
+            changes = {"data": replace(paper_run.recipe.data, **changes["data"])}
+        other = replace(paper_run, recipe=replace(paper_run.recipe, **changes))
+        assert differences([paper_run, other]).count("<tr>") == 2
+
     def test_of_one_name_are_numbered(self, paper_run):
         assert [run.name for run in distinct([paper_run, paper_run])] == ["perm (1)", "perm (2)"]
 
@@ -148,7 +172,40 @@ class TestSeveralRuns:
         assert "The runs have the same recipe" in page([group, group])
 
 
-def test_write_makes_the_four_files_the_same_every_time(paper_run, tmp_path):
+def test_a_profile_that_was_changed_is_never_shown_as_the_profile_itself(paper_run):
+    run = replace(paper_run, recipe=replace(paper_run.recipe, overrides=("epochs=1", "er.memory=5")))
+    rows = summarise(run)
+    assert "profile paper with epochs=1, er.memory=5" in tables.heading(run)
+    assert "Not the paper's settings: epochs=1, er.memory=5." in tables.caveats(run, rows)
+    group = [(run, rows)]
+    assert "paper with epochs=1" in tables.to_csv(group)
+    for text in (tables.to_markdown(group), page(group)):
+        assert "Not the paper" in text
+        assert "epochs=1" in text
+
+
+def test_the_matrix_has_a_row_a_request_with_every_task(paper_run):
+    lines = list(csv.DictReader(io.StringIO(tables.to_matrix([(paper_run, summarise(paper_run))]))))
+    assert len(lines) == 9 * 8
+    result = paper_run.results["er"]
+    sixth = next(line for line in lines if line["method"] == "er" and line["number"] == "6")
+    assert (sixth["request"], sixth["alive"]) == ("3F", "1 2 4")
+    assert float(sixth["bytes"]) == result.bytes[5]
+    assert float(sixth["acc_3"]) == pytest.approx(100 * result.accuracy[5, 2].mean(), rel=1e-5)
+    assert float(sixth["acc_5_std"]) == pytest.approx(100 * result.accuracy[5, 4].std(ddof=1), rel=1e-5)
+
+
+def test_intervals_reach_the_tables_for_everything_over_seeds(paper_run):
+    row = next(csv.DictReader(io.StringIO(tables.to_csv([(paper_run, summarise(paper_run))]))))
+    for key in ("backward_transfer", "forward_transfer", "forgotten_acc"):
+        assert float(row[f"{key}_low"]) <= float(row[key]) <= float(row[f"{key}_high"])
+    forgets = paper_run.results[row["method"]].forgets
+    accuracy = paper_run.results[row["method"]].accuracy
+    expected = [100 * accuracy[f.request - 1, int(f.task) - 1].mean() for f in forgets]
+    assert float(row["forgotten_acc"]) == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+
+
+def test_write_makes_the_files_the_same_every_time(paper_run, tmp_path):
     first = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "a")}
     second = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "b")}
     assert tuple(first) == FILES
@@ -191,8 +248,12 @@ class TestPareto:
         assert pareto.front([good, worse, other]) == {"clpu-der++", "smaller"}
 
     def test_equals_do_not_beat_each_other(self, paper_run):
-        row = summarise(paper_run)[0]
-        assert pareto.front([row, replace(row, method="twin")]) == {"ind", "twin"}
+        row = summarise(paper_run)[1]
+        assert pareto.front([row, replace(row, method="twin")]) == {row.method, "twin"}
+
+    def test_the_upper_bound_takes_no_part(self, paper_run):
+        row = summarise(paper_run)[1]
+        assert pareto.front([row, replace(row, method="ind", bytes=row.bytes - 1)]) == {row.method}
 
     def test_an_unbounded_ratio_is_drawn_at_the_edge(self, paper_run):
         rows = summarise(paper_run)

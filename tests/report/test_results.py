@@ -86,12 +86,54 @@ class TestRefusals:
         with pytest.raises(BadRun, match=r"run\.json"):
             read_run(folder)
 
+    @pytest.mark.parametrize("evil", ["\x1b]0;title\x07", "\ud800", "<img onerror=x>", "a\n\nb", ""])
+    @pytest.mark.parametrize("key", ["stream", "profile"])
+    def test_names_that_could_play_tricks(self, folder, key, evil):
+        edit(folder / "run.json", lambda v: v.update({key: evil}))
+        with pytest.raises(BadRun, match=r"U\+|cannot be the name"):
+            read_run(folder)
+
+    def test_text_that_a_terminal_would_obey_anywhere(self, folder):
+        edit(folder / "run.json", lambda v: v["machine"].update(cpu="\x1b[31mred"))
+        with pytest.raises(BadRun, match=r"U\+001B"):
+            read_run(folder)
+
+    @pytest.mark.parametrize("number", [10**400, -(10**400), 1e999])
+    def test_numbers_beyond_everything(self, folder, number):
+        for name, change in (
+            ("run.json", lambda v: v.update(seconds=number)),
+            ("results/er.json", lambda v: v["bytes"].__setitem__(0, number)),
+            ("results/er.json", lambda v: v["seconds"].__setitem__(0, number)),
+            ("results/er.json", lambda v: v["accuracy"][0][0].__setitem__(0, number)),
+        ):
+            before = (folder / name).read_bytes()
+            value = json.loads(before)
+            change(value)
+            # As a file has it: Python would write 1e999 as Infinity, which is refused as such.
+            (folder / name).write_text(json.dumps(value).replace("Infinity", "1e999"))
+            with pytest.raises(BadRun):
+                read_run(folder)
+            (folder / name).write_bytes(before)
+        read_run(folder)
+
+    @pytest.mark.parametrize("value", [True, "0.5", None])
+    def test_accuracies_that_are_no_numbers(self, folder, value):
+        edit(folder / "results" / "er.json", lambda v: v["accuracy"][0][0].__setitem__(0, value))
+        with pytest.raises(BadRun, match="nothing but numbers"):
+            read_run(folder)
+
+    def test_damaged_results_say_what_can_be_done(self, folder):
+        path = folder / "results" / "er.json"
+        path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(BadRun, match="would make the results of er again"):
+            read_run(folder)
+
     def test_a_newer_version(self, folder):
         edit(folder / "run.json", lambda v: v.update(version=2))
         with pytest.raises(BadRun, match=r"version 2; this clpu reads version 1"):
             read_run(folder)
 
-    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - {"format", "seconds"}))
+    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - {"format", "seconds", "overrides"}))
     def test_a_recipe_that_lacks_a_field_names_it(self, folder, key):
         edit(folder / "run.json", lambda v: v.pop(key))
         with pytest.raises(BadRun, match=key):

@@ -16,7 +16,6 @@ from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import plan as planning
 from clpu.bench.display import Display
-from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
 from clpu.report.names import duration
 from clpu.requests import Stream
@@ -42,11 +41,12 @@ def audit(
     console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = audit_profile(stream, profile)
-    known = {method: list(planning.known_settings(method, base.network)) for method in chosen}
+    also = [method for method in auditing.methods_in(folder) if method not in chosen]
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
-    sized = with_overrides(base, overrides, known)
-    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line())
+    sized = planning.with_settings(base, overrides, [*chosen, *also])
+    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line(), also)
+    auditing.continued(plan, folder)  # refused, if at all, before anything is timed
     left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
     processes = workers or planning.cores()
     if left and not quiet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,6 @@ class Probe(Piece):
     sights: tuple[Sight, ...] = ()
     sizes: Sizes = field(default_factory=lambda: Sizes(0, 0, 0, 1))
     later: str = ""
-
-    def described(self) -> str:
-        """All of it as text, to tell whether a file on disk is about the same work."""
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +98,7 @@ def save(path: Path, probe: Probe, seen: Seen) -> None:
         arrays |= {f"{name}/{number}/{task}": array for name, array in observed.arrays().items()}
     prints = json.dumps({str(number): parts for number, parts in seen.fingerprints.items()})
     # A file without tensors is fine for safetensors, but not for every version that reads it.
-    write_arrays(path, arrays or {"none": np.zeros(1)}, {"probe": probe.described(), "fingerprints": prints})
+    write_arrays(path, arrays or {"none": np.zeros(1)}, {"piece": probe.described(), "fingerprints": prints})
 
 
 def load(path: Path, probe: Probe) -> Seen:
@@ -111,7 +107,7 @@ def load(path: Path, probe: Probe) -> Seen:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata()
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        same = metadata["probe"] == probe.described()
+        same = metadata["piece"] == probe.described()
         groups: dict[Sight, dict[str, Any]] = {}
         for key, array in arrays.items():
             if key != "none":

@@ -20,6 +20,7 @@ from clpu.audit.verdict import attack_all
 from clpu.bench import engine
 from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
+from clpu.bench.pieces import is_whole
 from clpu.bench.profiles import Profile
 from clpu.errors import BadRun
 from clpu.methods import METHODS
@@ -37,9 +38,10 @@ def plan(
     requests: str = "clpu-2022",
     device: str = "cpu",
     command: str = "",
+    also: Sequence[str] = (),
 ) -> Plan:
     """Check everything that can be checked before the first step, and say what there is to do."""
-    bench = planning.plan(stream, profile, methods, requests, design.runs, device, command)
+    bench = planning.plan(stream, profile, methods, requests, design.runs, device, command, also)
     asked, settings = Stream(bench.recipe.requests), bench.recipe.settings
     made = {
         method: list(probes(method, asked, bench.data, design, profile.network, settings[method], device))
@@ -70,7 +72,7 @@ def run(
     `promised` says which methods declare themselves exact, where they are not registered.
     """
     promises = {name: method.exact for name, method in METHODS.items()} | dict(promised or {})
-    folder.mkdir(parents=True, exist_ok=True)
+    benchmark.make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
             return _run(plan, folder, workers, listener, work, promises)
@@ -86,16 +88,21 @@ def _run(
     work: engine.Work,
     promised: Mapping[str, bool],
 ) -> dict[str, str]:
-    recipe = _continued(plan, folder)
+    recipe = continued(plan, folder)
     _write_recipe(folder, recipe, plan.design)
     scratch = folder / "pieces"
     start, before = time.perf_counter(), recipe.seconds or 0.0
     waiting = {method: {probe.name for probe in unfinished(plan, folder, method)} for method in plan.probes}
+    failures: dict[str, str] = {}
 
     def finish(method: str) -> None:
-        if not waiting[method] and not findings_path(folder, method).is_file():
+        if waiting[method] or findings_path(folder, method).is_file():
+            return
+        try:
             _finish(plan, folder, method, promised[method])
             _write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start), plan.design)
+        except (BadRun, OSError) as error:  # a full disk, say; the other methods go on
+            failures[method] = f"{type(error).__name__}: {error}"
 
     def watch(event: engine.Event) -> None:
         listener(event)
@@ -108,8 +115,9 @@ def _run(
         finish(method)
     # Method by method, so that a run that is stopped has whole findings of the first ones.
     left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
-    failures = engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
-    benchmark.tidy(scratch)
+    failures |= engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
+    whole = [probe for m, made in plan.probes.items() if findings_path(folder, m).is_file() for probe in made]
+    benchmark.tidy(scratch, whole)
     return failures
 
 
@@ -117,7 +125,7 @@ def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:
     """The probes of a method that are still to be done."""
     if findings_path(folder, method).is_file():
         return []
-    return [probe for probe in plan.probes[method] if not engine.file_of(folder / "pieces", probe).is_file()]
+    return [probe for probe in plan.probes[method] if not is_whole(engine.file_of(folder / "pieces", probe), probe)]
 
 
 def findings_path(folder: Path, method: str) -> Path:
@@ -166,7 +174,13 @@ def _write_recipe(folder: Path, recipe: Recipe, design: Design) -> None:
     jsonfile.write(folder / "audit.json", value)
 
 
-def _continued(plan: Plan, folder: Path) -> Recipe:
+def methods_in(folder: Path) -> list[str]:
+    """The methods that an earlier audit left in a folder, of those that are registered."""
+    recipe = _read_recipe(folder)[0] if (folder / "audit.json").is_file() else None
+    return [method for method in recipe.methods if method in METHODS] if recipe else []
+
+
+def continued(plan: Plan, folder: Path) -> Recipe:
     """The folder's recipe if this plan goes on with it; `BadRun` if it is about something else."""
     if not (folder / "audit.json").is_file():
         if (folder / "run.json").is_file():

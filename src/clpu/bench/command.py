@@ -14,8 +14,8 @@ from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
 from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
-from clpu.bench.profiles import with_overrides
 from clpu.errors import BadSetting
+from clpu.methods import METHODS
 from clpu.report import write
 from clpu.report.names import duration
 from clpu.report.terminal import show
@@ -63,15 +63,16 @@ def bench(
     console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = named_profile(stream, profile)
-    known = {method: list(planning.known_settings(method, base.network)) for method in chosen}
-    plan = planning.plan(
-        stream, with_overrides(base, overrides, known), chosen, requests, seeds, where.device, planning.command_line()
-    )
+    also = [method for method in benchmark.methods_in(folder, METHODS) if method not in chosen]
+    sized = planning.with_settings(base, overrides, [*chosen, *also])
+    plan = planning.plan(stream, sized, chosen, requests, seeds, where.device, planning.command_line(), also)
+    benchmark.continued(plan.recipe, folder)  # refused, if at all, before anything is said about the work
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     total = sum(map(len, plan.pieces.values()))
     if not quiet and left:
         going_on = f"; {total - len(left)} are there already" if len(left) < total else ""
-        console.print(f"{stream}, {profile}: {total} pieces of work in {folder}{going_on}.", soft_wrap=True)
+        work = f"{total} piece{'s' * (total != 1)} of work in {folder}"
+        console.print(f"{stream}, {profile}: {work}{going_on}.", soft_wrap=True)
     try:
         with Display(left, console, quiet) as display:
             failures = benchmark.run(plan, folder, where.workers or planning.cores(), display, where.performer())

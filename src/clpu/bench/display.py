@@ -70,10 +70,10 @@ class Display:
             request = Stream(piece.requests)[event.request - 1]
             note = f"{request} ({event.request} of {len(costs)}), {event.phase} {event.step:,}/{event.steps:,} steps"
             self._line(event.piece, name, note)
+            self._now_and_then(f"{name}: {note}")
         elif event.kind == "request":
             self.done[event.piece] = sum(costs[: event.request])
-            if not self.console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-                self._say(f"{name}: request {event.request} of {len(costs)} ({self._how_far()})")
+            self._now_and_then(f"{name}: request {event.request} of {len(costs)}")
         else:
             self.done[event.piece] = sum(costs)
             if event.piece in self.lines:
@@ -85,8 +85,13 @@ class Display:
                 self._say(f"  {event.reason.strip()}", "red")
         self.bars.update(self.overall, completed=self.share, note=self.left())
 
+    def _now_and_then(self, text: str) -> None:
+        """Where there are no bars, a line from time to time."""
+        if not self.console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+            self._say(f"{text} ({self._how_far()})")
+
     def _how_far(self) -> str:
-        return f"{100 * self.share:.0f} %, {self.left()}"
+        return "100 %" if self.share > 1 - 1e-9 else f"{100 * self.share:.0f} %, {self.left()}"
 
     def _line(self, piece: str, name: str, note: str) -> None:
         if piece not in self.lines:

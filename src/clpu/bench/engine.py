@@ -143,7 +143,10 @@ def _work(connection: Connection, data: list[TaskData], folder: Path, work: Work
         except EOFError:
             return
         reason = _do(piece, data, folder, connection.send, work)
-        connection.send(Event("failed" if reason else "done", piece.name, reason=reason))
+        try:
+            connection.send(Event("failed" if reason else "done", piece.name, reason=reason))
+        except OSError:  # the parent was killed
+            return
 
 
 def _in_workers(

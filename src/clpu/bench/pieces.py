@@ -55,6 +55,10 @@ class Piece:
     def name(self) -> str:
         return f"{self.method}--{self.group}--{self.seeds[0]}"
 
+    def described(self) -> str:
+        """All of it as text, to tell whether a file on disk is about the same work."""
+        return json.dumps(asdict(self), sort_keys=True)
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -172,7 +176,7 @@ def save(path: Path, piece: Piece, measured: Measured) -> None:
     """Write a finished piece, whole or not at all."""
     tensors: dict[str, NDArray[Any]] = {f"{n}/{task}": a for (n, task), a in measured.outputs.items()}
     rest = {"bytes": measured.bytes, "seconds": measured.seconds, "evaluation": measured.evaluation_seconds}
-    metadata = {"piece": json.dumps(asdict(piece), sort_keys=True), "measured": json.dumps(rest)}
+    metadata = {"piece": piece.described(), "measured": json.dumps(rest)}
     write_arrays(path, {"accuracy": measured.accuracy, **tensors}, metadata)
 
 
@@ -190,6 +194,15 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str
         half.unlink(missing_ok=True)
 
 
+def is_whole(path: Path, piece: Piece) -> bool:
+    """Whether a finished piece is there, not cut short, and the very work that is asked for."""
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return bool((file.metadata() or {}).get("piece") == piece.described())
+    except (OSError, safetensors.SafetensorError):
+        return False
+
+
 def load(path: Path, piece: Piece) -> Measured:
     """Read a finished piece; `BadRun` if the file is damaged or of another piece."""
     try:
@@ -197,7 +210,7 @@ def load(path: Path, piece: Piece) -> Measured:
             metadata = file.metadata()
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         rest = json.loads(metadata["measured"])
-        same = metadata["piece"] == json.dumps(asdict(piece), sort_keys=True)
+        same = metadata["piece"] == piece.described()
         accuracy = arrays.pop("accuracy")
         outputs = {(int(n), task): a for (n, _, task), a in ((k.partition("/"), a) for k, a in arrays.items())}
         measured = Measured(accuracy, outputs, rest["bytes"], rest["seconds"], rest["evaluation"])

@@ -18,7 +18,7 @@ import torch
 import clpu
 from clpu.agent import Agent
 from clpu.bench.pieces import Piece, TaskData
-from clpu.bench.profiles import Profile
+from clpu.bench.profiles import Profile, with_overrides
 from clpu.data import load as load_data
 from clpu.data import tasks as stream_tasks
 from clpu.errors import BadData, BadSetting
@@ -46,26 +46,32 @@ def plan(
     seeds: int = 5,
     device: str = "cpu",
     command: str = "",
+    also: Sequence[str] = (),
 ) -> Plan:
-    """Check everything that can be checked before the first step, and say what there is to do."""
-    if seeds < 1:
-        raise BadSetting(f"seeds must be at least 1, got {seeds}")
+    """Check everything that can be checked before the first step, and say what there is to do.
+
+    `also` are methods of the same run that are not asked for now; the recipe gets their settings too.
+    """
+    if not 1 <= seeds <= COUNTERFACTUAL_SEEDS:
+        raise BadSetting(f"seeds must be 1 to {COUNTERFACTUAL_SEEDS}, got {seeds}")
     asked = Stream(requests)
+    if not len(asked):
+        raise BadSetting("there are no requests; expected something like '1R 2T 2F'")
     data, used = _read_data(stream, profile)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
         names = ", ".join(d.name for d in data)
-        raise BadSetting(f"the stream {stream} has tasks {names}; the requests name {', '.join(unknown)} too")
+        hint = "" if "," not in requests else " (requests are separated by spaces)"
+        raise BadSetting(f"the stream {stream} has tasks {names}; the requests name {', '.join(unknown)} too{hint}")
     actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
-    settings, network = {}, {}
-    for method in methods:
+    settings = {}
+    for method in dict.fromkeys([*methods, *also]):
         options = profile.for_method(method, list(known_settings(method, profile.network)))
         if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
             whole = load_data(stream.partition("-")[2])
             options = {"mean": whole.mean, "std": whole.std, **options}
         agent = Agent(method, profile.network, seeds=actual, device=device, **options)
         settings[method] = agent.settings
-        network = {"name": profile.network}
     pieces = {
         method: list(_pieces(method, asked, actual, never, profile.network, settings[method], device))
         for method in methods
@@ -78,7 +84,7 @@ def plan(
         seeds=actual,
         counterfactual_seeds=never,
         settings=settings,
-        network=network,
+        network={"name": profile.network},
         data=used,
         command=command,
         versions={
@@ -89,8 +95,16 @@ def plan(
         },
         machine={"cpu": _cpu(), "cores": cores(), "os": platform.platform(terse=True), "device": device},
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        overrides=profile.overrides,
     )
     return Plan(recipe, data, pieces)
+
+
+def with_settings(base: Profile, overrides: Sequence[str], methods: Sequence[str]) -> Profile:
+    """A profile with the assignments of `--set`, all checked, for a run of these methods."""
+    networks = [text.partition("=")[2] for text in overrides if text.startswith("network=")]
+    network = networks[-1] if networks else base.network
+    return with_overrides(base, overrides, {method: list(known_settings(method, network)) for method in methods})
 
 
 def known_settings(method: str, network: str) -> dict[str, Any]:
@@ -193,12 +207,15 @@ def check_methods(methods: Sequence[str]) -> list[str]:
         if name != "all" and name not in METHODS:
             raise BadSetting(f"there is no method {name!r}; known: {', '.join(METHODS)}, or all")
         chosen += list(METHODS) if name == "all" else [name]
+    if not chosen:
+        raise BadSetting(f"--methods names no method; known: {', '.join(METHODS)}, or all")
     return list(dict.fromkeys(chosen))
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The command as a person would type it."""
-    return shlex.join(["clpu", *(sys.argv[1:] if arguments is None else arguments)])
+    """The command as a person would type it, in characters that can be printed."""
+    words = shlex.join(["clpu", *(sys.argv[1:] if arguments is None else arguments)])
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
 
 
 def cores() -> int:

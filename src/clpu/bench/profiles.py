@@ -15,7 +15,10 @@ PROFILES = ("paper", "small", "smoke")
 
 @dataclass(frozen=True)
 class Profile:
-    """Settings for all methods, for single methods, of the network, and how much of the data is used."""
+    """Settings for all methods, for single methods, of the network, and how much of the data is used.
+
+    `overrides` are the assignments that changed it.
+    """
 
     name: str
     network: str
@@ -24,6 +27,7 @@ class Profile:
     train: int | None = None
     test: int | None = None
     tasks: int = 5
+    overrides: tuple[str, ...] = ()
 
     def for_method(self, method: str, known: Sequence[str]) -> dict[str, Any]:
         """The settings of one method, of those that it and the network know."""
@@ -86,6 +90,10 @@ def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str
         if not equals or not key or not text:
             raise BadSetting(f"--set takes key=value or method.key=value, got {assignment!r:.80}")
         value = _value(text)
+        base = replace(base, overrides=(*base.overrides, assignment))
+        if key == "network":
+            base = replace(base, network=text)
+            continue
         if key in ("train", "test", "tasks"):
             if type(value) is not int or value < 1:
                 raise BadSetting(f"{key} must be a positive whole number, got {text!r:.40}")
@@ -94,11 +102,12 @@ def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str
             continue
         method, dot, inner = key.rpartition(".")
         if dot:
-            refuse_unknown({method: 0}, known)
+            if method not in known:
+                raise BadSetting(f"there is no method {method!r:.40} in this run; its methods: {', '.join(known)}")
             refuse_unknown({inner: 0}, dict.fromkeys(known[method]))
             base = replace(base, of_method={**base.of_method, method: {**base.of_method.get(method, {}), inner: value}})
         else:
-            refuse_unknown({key: 0}, dict.fromkeys([*everything, "train", "test", "tasks"]))
+            refuse_unknown({key: 0}, dict.fromkeys([*everything, "network", "train", "test", "tasks"]))
             of_method = {m: {k: v for k, v in s.items() if k != key} for m, s in base.of_method.items()}
             base = replace(base, settings={**base.settings, key: value}, of_method=of_method)
     return base
@@ -111,5 +120,5 @@ def _value(text: str) -> Any:
         return words[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text

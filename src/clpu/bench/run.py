@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from clpu.bench import engine
-from clpu.bench.pieces import Measured, Piece, load
+from clpu.bench.pieces import Measured, Piece, is_whole, load
 from clpu.bench.plan import Plan, in_order
 from clpu.errors import BadRun
 from clpu.metrics import jsd_matrix
@@ -23,11 +23,14 @@ from clpu.results import (
     Recipe,
     Result,
     alive_after,
+    read_method,
     read_recipe,
-    result_path,
     write_recipe,
     write_result,
 )
+
+#: Between the commands that made a run one after the other.
+AND = " && "
 
 
 def run(
@@ -38,7 +41,7 @@ def run(
     performer: Callable[..., dict[str, str]] = engine.run_pieces,
 ) -> dict[str, str]:
     """Do what is left of a plan; returns the reasons of the pieces that failed, by piece."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
             return _run(plan, folder, workers, listener, performer)
@@ -53,44 +56,81 @@ def _run(
     write_recipe(folder, recipe)
     scratch = folder / "results" / "pieces"
     start, before = time.perf_counter(), recipe.seconds or 0.0
-    left = [piece for method in plan.pieces for piece in unfinished(plan, folder, method)]
-    state = {m: {p.name for p in unfinished(plan, folder, m)} for m in plan.pieces if not _has_result(folder, m)}
+    waiting = {m: unfinished(plan, folder, m) for m in plan.pieces if not _has_result(plan, folder, m)}
+    left = [piece for pieces in waiting.values() for piece in pieces]
+    names = {method: {piece.name for piece in pieces} for method, pieces in waiting.items()}
+    failures: dict[str, str] = {}
+
+    def note_time() -> None:
+        write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
+
+    def finish(method: str) -> None:
+        try:
+            _finish(plan, folder, method)
+            note_time()
+        except (BadRun, OSError) as error:  # a full disk, say; the other methods go on
+            failures[method] = f"{type(error).__name__}: {error}"
 
     def watch(event: engine.Event) -> None:
         listener(event)
         if event.kind == "done":
             method = event.piece.partition("--")[0]
-            state[method].discard(event.piece)
-            if not state[method]:
-                _finish(plan, folder, method)
-                write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
+            names[method].discard(event.piece)
+            if not names[method]:
+                finish(method)
 
-    for method, names in state.items():
-        if not names:  # all pieces were there, but not yet put together
-            _finish(plan, folder, method)
-    failures = performer(in_order(left), plan.data, scratch, workers, watch) if left else {}
+    for method in names:
+        if not names[method]:  # all pieces were there, but not yet put together
+            finish(method)
     if left:
-        write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
-    tidy(scratch)
+        try:
+            failures |= performer(in_order(left), plan.data, scratch, workers, watch)
+        finally:
+            note_time()
+    tidy(scratch, [piece for m, pieces in plan.pieces.items() if _has_result(plan, folder, m) for piece in pieces])
     return failures
 
 
-def tidy(scratch: Path) -> None:
-    """Remove the folder of pieces once none is left in it."""
-    if scratch.is_dir() and {path.name for path in scratch.iterdir()} <= {engine.SHARED}:
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run; `BadRun` if something else is in its place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BadRun(f"{folder} is no folder, or lies in something that is none; choose another --out") from None
+
+
+def tidy(scratch: Path, finished: Sequence[Piece] = ()) -> None:
+    """Remove what finished pieces and killed workers left, and the folder of pieces once none is left in it."""
+    if not scratch.is_dir():
+        return
+    for piece in finished:
+        engine.file_of(scratch, piece).unlink(missing_ok=True)
+    for half in scratch.glob(".*.safetensors.*"):
+        half.unlink(missing_ok=True)
+    if {path.name for path in scratch.iterdir()} <= {engine.SHARED}:
         shutil.rmtree(scratch)
 
 
-def _has_result(folder: Path, method: str) -> bool:
-    return result_path(folder, method).is_file()
+def _has_result(plan: Plan, folder: Path, method: str) -> bool:
+    """Whether a method's results are there and whole; damaged ones are made again."""
+    try:
+        return read_method(folder, plan.recipe, method) is not None
+    except BadRun:
+        return False
 
 
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Piece]:
-    """The pieces of a method that are still to be done."""
-    if _has_result(folder, method):
+    """The pieces of a method that are still to be done; damaged ones are done again."""
+    if _has_result(plan, folder, method):
         return []
     scratch = folder / "results" / "pieces"
-    return [piece for piece in plan.pieces[method] if not engine.file_of(scratch, piece).is_file()]
+    return [piece for piece in plan.pieces[method] if not is_whole(engine.file_of(scratch, piece), piece)]
+
+
+def methods_in(folder: Path, known: Container[str]) -> list[str]:
+    """The methods that an earlier run left in a folder, of those that are known."""
+    recipe = read_recipe(folder) if (folder / "run.json").is_file() else None
+    return [method for method in recipe.methods if method in known] if recipe else []
 
 
 def continued(recipe: Recipe, folder: Path) -> Recipe:
@@ -103,22 +143,37 @@ def continued(recipe: Recipe, folder: Path) -> Recipe:
 def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
     """An earlier recipe with the methods of a later one; `BadRun` with the differences if they do not agree."""
     differences = []
-    for name in ("stream", "requests", "profile", "seeds", "counterfactual_seeds", "network", "data"):
-        if getattr(before, name) != getattr(recipe, name):
-            differences.append(f"{name}: {getattr(before, name)} there, {getattr(recipe, name)} now")
-    for method in recipe.methods:
-        then, now = before.settings.get(method, recipe.settings[method]), recipe.settings[method]
+
+    def compare(name: str, then: Any, now: Any) -> None:
+        if _plain(then) != _plain(now):
+            differences.append(f"{name}: {then} there, {now} now")
+
+    for name in ("stream", "requests", "profile", "seeds", "counterfactual_seeds"):
+        compare(name, getattr(before, name), getattr(recipe, name))
+    compare("network", before.network.get("name"), recipe.network.get("name"))
+    for name, now in vars(recipe.data).items():
+        compare(f"data.{name}", getattr(before.data, name), now)
+    for method, now in recipe.settings.items():
+        then = before.settings.get(method, now)
         for key in sorted({*then, *now}):
-            if _plain(then.get(key)) != _plain(now.get(key)):
-                differences.append(f"{method}.{key}: {then.get(key)} there, {now.get(key)} now")
+            compare(f"{method}.{key}", then.get(key), now.get(key))
     for name in ("clpu", "torch"):
-        if before.versions.get(name) != recipe.versions.get(name):
-            differences.append(f"version of {name}: {before.versions.get(name)} there, {recipe.versions.get(name)} now")
+        compare(f"version of {name}", before.versions.get(name), recipe.versions.get(name))
+    compare("device", before.machine.get("device", "cpu"), recipe.machine.get("device", "cpu"))
     if differences:
         listed = "\n  ".join(differences)
-        raise BadRun(f"{folder} holds a run with other settings:\n  {listed}\nChoose another --out, or remove it.")
-    methods = tuple(dict.fromkeys([*before.methods, *recipe.methods]))
-    return replace(before, methods=methods, settings={**before.settings, **recipe.settings})
+        raise BadRun(
+            f"{folder} holds a run with other settings:\n  {listed}\n"
+            "Give the same settings again, choose another --out, or remove it."
+        )
+    commands = before.command.split(AND)
+    return replace(
+        before,
+        methods=tuple(dict.fromkeys([*before.methods, *recipe.methods])),
+        settings={**before.settings, **recipe.settings},
+        overrides=tuple(dict.fromkeys([*before.overrides, *recipe.overrides])),
+        command=before.command if recipe.command in commands else AND.join(filter(None, [*commands, recipe.command])),
+    )
 
 
 def _plain(value: Any) -> Any:

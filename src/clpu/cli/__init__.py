@@ -81,5 +81,8 @@ def main() -> None:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
         Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that must not be written, …
+        typer.echo(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

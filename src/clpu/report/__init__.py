@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clpu.results import Run
 
-FILES = ("table.csv", "table.md", "table.tex", "report.html")
+FILES = ("table.csv", "matrix.csv", "table.md", "table.tex", "report.html")
 
 
 def write(runs: Sequence[Run], out: Path | str) -> list[Path]:
-    """Write `table.csv`, `table.md`, `table.tex` and `report.html` about one run or several into a folder."""
+    """Write `FILES`, the tables and `report.html`, about one run or several into a folder."""
     # Imported here so that the command line starts without NumPy.
     from clpu import jsonfile
     from clpu.report import page, tables
     from clpu.report.summary import summarise
 
     groups = [(run, summarise(run)) for run in distinct(runs)]
-    makers = (tables.to_csv, tables.to_markdown, tables.to_latex, page.page)
+    makers = (tables.to_csv, tables.to_matrix, tables.to_markdown, tables.to_latex, page.page)
     return [jsonfile.write_text(Path(out) / name, make(groups)) for name, make in zip(FILES, makers)]
 
 

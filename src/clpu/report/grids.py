@@ -9,7 +9,7 @@ from html import escape
 from clpu.report import names
 from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best
 from clpu.report.tables import ARROWS, FINE_DIGITS, LABELS, WITH_SPREAD, Group
-from clpu.results import Run
+from clpu.results import Result, Run
 
 
 def main_table(rows: Sequence[Row]) -> str:
@@ -31,7 +31,8 @@ def main_table(rows: Sequence[Row]) -> str:
             cells += _cell(key, row.figures[key], row.method in winners[key], below, _title(key))
         for key in PRIVACY if compared else ():
             label = f"{_title(key)}, as published"
-            cells += _cell(key, row.published[key], row.method in again[key], _beside_paper(row, key), label)
+            below = _interval(row.published[key], FINE_DIGITS[key]) + _beside_paper(row, key)
+            cells += _cell(key, row.published[key], row.method in again[key], below, label)
         kind = "upper-bound" if row.method == names.UPPER_BOUND else "ours" if row.method.startswith("clpu") else ""
         body += f'<tr class="{kind}"><th scope="row">{escape(row.label)}</th>{cells}</tr>'
     note = (
@@ -121,17 +122,27 @@ def more_table(rows: Sequence[Row]) -> str:
     body = ""
     for row in rows:
         cells = [_signed(row.backward), _signed(row.forward)]
-        cells += [_percents([100 * float(item.accuracy.mean()) for item in row.forgotten])]
+        cells += [_left(row)]
         cells += [_percents([100 * float(item.counterfactual.mean()) for item in row.forgotten])]
         cells += [names.size(row.bytes), f"{row.seconds:.1f}"]
         body += f'<tr><th scope="row">{escape(row.label)}</th>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
     note = (
         "Backward transfer: how the tasks alive at the end changed since they were learned, in points of accuracy. "
         "Forward transfer: how much better or worse a task is learned after others than by Ind alone. Forgotten tasks: "
-        "accuracy right after each forget, in order, beside that of runs that never learned the task."
+        "accuracy right after each forget, in order, beside that of runs that never learned the task. In brackets 95 % "
+        "bootstrap intervals over seeds."
     )
     table = f'<table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table>'
     return f'<div class="scroll">{table}</div>\n<p class="note">{escape(note)}</p>'
+
+
+def _left(row: Row) -> str:
+    """What is left of each forgotten task with its interval; of many, their mean."""
+    if len(row.forgotten) > 3:
+        return f"{row.left.value:.1f} % on average{_interval(row.left, 1)}"
+    if any(math.isnan(f.figure.low) for f in row.forgotten):
+        return _percents([f.figure.value for f in row.forgotten])
+    return "".join(f"<div>{f.figure.value:.1f} %{_interval(f.figure, 1)}</div>" for f in row.forgotten) or "–"
 
 
 def _percents(values: Sequence[float]) -> str:
@@ -144,14 +155,14 @@ def _signed(figure: Figure) -> str:
     if math.isnan(figure.value):
         return "–"
     spread = "" if math.isnan(figure.spread) else f' <span class="spread">± {names.number(figure.spread)}</span>'
-    return names.number(figure.value, sign=True) + spread
+    return names.number(figure.value, sign=True) + spread + _interval(figure, 2)
 
 
 def request_tables(run: Run, rows: Sequence[Row]) -> str:
-    """Bytes kept after each request, and seconds for it, folded away."""
+    """Accuracy of each task after each request, bytes kept then, and seconds for it, folded away."""
     results = [run.results[row.method] for row in rows]
     requests = "".join(f"<th>{escape(request)}</th>" for request in results[0].requests)
-    parts = []
+    parts = [_matrices(results)]
     for title, values in (
         ("Bytes kept after each request, one agent", [[names.size(b) for b in r.bytes] for r in results]),
         ("Seconds for each request, all seeds together", [[f"{s:.1f}" for s in r.seconds] for r in results]),
@@ -163,3 +174,21 @@ def request_tables(run: Run, rows: Sequence[Row]) -> str:
         table = f'<table class="plain"><thead><tr><th>Method</th>{requests}</tr></thead><tbody>{body}</tbody></table>'
         parts.append(f'<details><summary>{title}</summary><div class="scroll">{table}</div></details>')
     return "\n".join(parts)
+
+
+def _matrices(results: Sequence[Result]) -> str:
+    """Every task after every request, also unknown and forgotten ones, which are set in grey."""
+    requests = "".join(f"<th>{escape(request)}</th>" for request in results[0].requests)
+    body = ""
+    for result in results:
+        percent = 100 * result.accuracy.mean(axis=2)
+        for column, task in enumerate(result.tasks):
+            cells = "".join(
+                f"<td{'' if task in alive else ' class=dead'}>{percent[i, column]:.1f}</td>"
+                for i, alive in enumerate(result.alive)
+            )
+            name = f"{escape(names.method(result.method))}, task {escape(task)}"
+            body += f'<tr><th scope="row">{name}</th>{cells}</tr>'
+    table = f'<table class="plain"><thead><tr><th>After</th>{requests}</tr></thead><tbody>{body}</tbody></table>'
+    title = "Accuracy of each task after each request, in percent; grey: not known, or forgotten"
+    return f'<details><summary>{title}</summary><div class="scroll">{table}</div></details>'

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from html import escape
 
 from clpu.metrics import irr_resolution
+from clpu.metrics.forgetting import ENOUGH_RUNS
 from clpu.report import curves, names, pareto, strips
 from clpu.report.grids import comparison_table, main_table, more_table, request_tables
 from clpu.report.html import document, figure, key, request_list
 from clpu.report.recipes import differences, recipe_section
 from clpu.report.summary import Row
-from clpu.report.tables import Group, caveats
+from clpu.report.tables import Group, caveats, profile
 from clpu.requests import Stream
 from clpu.results import Run
 
@@ -43,7 +44,7 @@ def _comparison(groups: Sequence[Group]) -> str:
 def _run(run: Run, rows: Sequence[Row], number: int) -> str:
     recipe = run.recipe
     seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) != 1 else ''}"
-    lead = f"Run <b>{escape(run.name)}</b>, profile {escape(recipe.profile)}, {seeds}"
+    lead = f"Run <b>{escape(run.name)}</b>, profile {escape(profile(recipe))}, {seeds}"
     lead += f", {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
     heading = f'<h2 id="run-{number}">{escape(names.stream(recipe.stream))}</h2>' if number else ""
     parts = [heading, f'<p class="lead">{lead}.</p>', request_list(Stream(recipe.requests))]
@@ -90,6 +91,9 @@ def _forgetting(rows: Sequence[Row]) -> tuple[str, str, str]:
     outside = [label for label, rate in rates if rate < 0.2]
     details = [f"between: {', '.join(between)}"] if between else []
     details += [f"below 0.2: {', '.join(outside)}"] if outside else []
+    details += (
+        [] if resolution.runs > ENOUGH_RUNS else ["with so few seeds exact forgetting misses 0.9 four times in ten"]
+    )
     return question, ", ".join(inside) or "none", "; ".join(details)
 
 
@@ -132,7 +136,8 @@ def _distances(rows: Sequence[Row]) -> str:
 def _pareto(rows: Sequence[Row]) -> str:
     return "<h3>Knowledge, space and privacy</h3>\n" + figure(
         lambda width: pareto.panels(rows, width if width < strips.NARROW else 520),
-        "Filled: no other method is at least as good in accuracy, bytes kept and JS-ratio at once and better in one. "
+        "Filled: no other method is at least as good in accuracy, bytes kept and JS-ratio at once and better in one; "
+        "Ind, the upper bound, takes no part in that. "
         "Bytes are those of one agent, the most it kept after any request. Whiskers: 95 % bootstrap over seeds.",
         style="pair",
     )

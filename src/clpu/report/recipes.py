@@ -67,37 +67,48 @@ def split_settings(
 
 def differences(runs: Sequence[Run]) -> str:
     """A table of what the recipes of several runs do not have in common."""
-    flat = [_flat(run.recipe) for run in runs]
-    keys = [key for key in dict.fromkeys(k for one in flat for k in one) if len({one.get(key) for one in flat}) > 1]
+    facts = [_facts(run.recipe) for run in runs]
+    rows = {key: [one[key] for one in facts] for key in facts[0] if len({one[key] for one in facts}) > 1}
+    rows |= _different_settings([run.recipe for run in runs])
     head = "<tr><th></th>" + "".join(f"<th>{escape(run.name)}</th>" for run in runs) + "</tr>"
     body = "".join(
-        f'<tr><th scope="row">{escape(key)}</th>'
-        + "".join(f"<td>{escape(one.get(key, '–'))}</td>" for one in flat)
-        + "</tr>"
-        for key in keys
+        f'<tr><th scope="row">{escape(key)}</th>' + "".join(f"<td>{escape(value)}</td>" for value in values) + "</tr>"
+        for key, values in rows.items()
     )
     if not body:
         return '<p class="note">The runs have the same recipe.</p>'
     return f'<div class="scroll"><table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _flat(recipe: Recipe) -> dict[str, str]:
-    """What decides a run's numbers, by name. Times, machines and commands differ anyway."""
-    flat = {
+def _facts(recipe: Recipe) -> dict[str, str]:
+    """What decides a run's numbers besides its settings. Times, machines and commands differ anyway."""
+    return {
         "stream": recipe.stream,
         "requests": recipe.requests,
         "profile": recipe.profile,
-        "seeds": _listed(recipe.seeds),
+        "methods": ", ".join(map(names.method, recipe.methods)),
+        "seeds": f"{_listed(recipe.seeds)}; counterfactual runs {_listed(recipe.counterfactual_seeds)}",
         "network": _plain(recipe.network),
-        "data": f"{recipe.data.name}, {recipe.data.train:,} training images",
+        "data": f"{recipe.data.name}: {recipe.data.tasks} tasks, {recipe.data.train:,} training and "
+        f"{recipe.data.test:,} test images, seed {recipe.data.seed}",
+        "SHA-256 of the data": _plain(recipe.data.sha256),
+        "device": str(recipe.machine.get("device", "cpu")),
         "torch": str(recipe.versions.get("torch", "–")),
         "clpu": str(recipe.versions.get("clpu", "–")),
     }
-    common, own = split_settings(recipe.settings)
-    flat |= {key: _plain(value) for key, value in common.items()}
-    for method, values in own.items():
-        flat |= {f"{names.method(method)}: {key}": _plain(value) for key, value in values.items()}
-    return flat
+
+
+def _different_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
+    """Settings that differ, one row each: for all methods of a run if they agree within each run, else by method."""
+    rows: dict[str, list[str]] = {}
+    for key in dict.fromkeys(key for recipe in recipes for values in recipe.settings.values() for key in values):
+        found = [{m: _plain(v[key]) for m, v in recipe.settings.items() if key in v} for recipe in recipes]
+        if all(len(set(one.values())) <= 1 for one in found):
+            rows[key] = [next(iter(one.values()), "–") for one in found]
+            continue
+        for method in dict.fromkeys(m for one in found for m in one):
+            rows[f"{names.method(method)}: {key}"] = [one.get(method, "–") for one in found]
+    return {name: values for name, values in rows.items() if len(set(values) - {"–"}) > 1}
 
 
 def _assignments(values: Mapping[str, Any]) -> str:

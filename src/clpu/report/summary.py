@@ -33,13 +33,17 @@ class Figure:
 
 @dataclass(frozen=True, eq=False)
 class Forgotten:
-    """Accuracy on a forgotten task right after its forget, per seed, beside chance and the counterfactual runs."""
+    """Accuracy on a forgotten task right after its forget, per seed, beside chance and the counterfactual runs.
+
+    `figure` is its mean in percent.
+    """
 
     task: str
     request: int
     chance: float
     accuracy: Floats
     counterfactual: Floats
+    figure: Figure = Figure(NAN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,7 @@ class Row:
     """What the tables and the page say of one method in one run; accuracies in percent.
 
     `figures` are the paper's six by definition, `published` the four privacy figures as the authors' script has them;
-    `ijsd` and `ajsd` the distances behind them.
+    `ijsd` and `ajsd` the distances behind them; `left` is the accuracy on forgotten tasks, mean over the forgets.
     """
 
     run: str
@@ -62,6 +66,7 @@ class Row:
     backward: Figure
     forward: Figure
     forgotten: Sequence[Forgotten]
+    left: Figure
     bytes: int
     seconds: float
 
@@ -147,9 +152,17 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
         if alone is None
         else _per_seed(metrics.forward_transfer(result.accuracy, alive, alone), rng),
         forgotten=[
-            Forgotten(f.task, f.request, 1 / classes[index[f.task]], after, f.counterfactual_accuracy[index[f.task]])
+            Forgotten(
+                f.task,
+                f.request,
+                1 / classes[index[f.task]],
+                after,
+                f.counterfactual_accuracy[index[f.task]],
+                _per_seed(after, rng),
+            )
             for f, after in zip(result.forgets, forgotten)
         ],
+        left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Figure(NAN),
         bytes=max(result.bytes, default=0),
         seconds=sum(result.seconds),
     )
@@ -158,20 +171,21 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
 def _per_seed(values: Floats, rng: np.random.Generator) -> Figure:
     percent = 100 * values
     low, high = metrics.bootstrap_mean(percent, rng)
-    return Figure(float(percent.mean()), _deviation(percent), low, high)
+    return Figure(float(percent.mean()), deviation(percent), low, high)
 
 
 def _privacy(ijsd: Floats, ajsd: Floats, intervals: PairIntervals, *, strict: bool) -> dict[str, Figure]:
-    inner = metrics.spread_as_published(ijsd) if strict else _deviation(ijsd)
+    inner = metrics.spread_as_published(ijsd) if strict else deviation(ijsd)
     return {
         "ijsd": Figure(float(ijsd.mean()) if ijsd.size else NAN, inner, *intervals.ijsd),
-        "ajsd": Figure(float(ajsd.mean()), _deviation(ajsd), *intervals.ajsd),
+        "ajsd": Figure(float(ajsd.mean()), deviation(ajsd), *intervals.ajsd),
         "js_ratio": Figure(metrics.js_ratio(ijsd, ajsd), NAN, *intervals.js_ratio),
         "irr": Figure(metrics.irr(ijsd, ajsd, strict=strict), NAN, *intervals.irr),
     }
 
 
-def _deviation(values: Floats) -> float:
+def deviation(values: Floats) -> float:
+    """The standard deviation (n - 1); NaN for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else NAN
 
 

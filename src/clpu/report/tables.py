@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clpu import metrics
 from clpu.report import names
-from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best
-from clpu.results import Run
+from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best, deviation
+from clpu.results import Recipe, Run
 
 LABELS = {"acc": "ACC", "fm": "FM", "ijsd": "IJSD", "ajsd": "AJSD", "js_ratio": "JS-ratio", "irr": "IRR"}
 ARROWS = {"acc": "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
@@ -19,6 +19,8 @@ DIGITS = {"acc": 2, "fm": 2, "ijsd": 2, "ajsd": 2, "js_ratio": 2, "irr": 2}
 #: One more where small distances would all read 0.01.
 FINE_DIGITS = {**DIGITS, "ijsd": 3, "ajsd": 3}
 WITH_SPREAD = ("acc", "fm", "ijsd", "ajsd")
+#: Beyond the paper's six, each with its spread and interval.
+MORE = ("backward_transfer", "forward_transfer", "forgotten_acc")
 
 Group = tuple[Run, Sequence[Row]]
 
@@ -27,7 +29,12 @@ def heading(run: Run) -> str:
     """A run in one line of text."""
     recipe = run.recipe
     seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) > 1 else ''}"
-    return f"{names.stream(recipe.stream)}, profile {recipe.profile}, {seeds}, {recipe.requests}"
+    return f"{names.stream(recipe.stream)}, profile {profile(recipe)}, {seeds}, {recipe.requests}"
+
+
+def profile(recipe: Recipe) -> str:
+    """A run's profile, and what was changed in it: `paper with epochs=1`."""
+    return recipe.profile + (f" with {', '.join(recipe.overrides)}" if recipe.overrides else "")
 
 
 def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
@@ -45,6 +52,8 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
             notes.append(
                 f"Profile {recipe.profile} trains less than the paper did; differences from its numbers are expected."
             )
+        elif recipe.overrides:
+            notes.append(f"Not the paper's settings: {', '.join(recipe.overrides)}.")
         if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
             notes.append("The paper's numbers come from the requests 1R 2T 3T 4R 2R 3F 5T 5F, not from these.")
     return notes
@@ -58,7 +67,8 @@ def csv_columns() -> list[str]:
         columns += [f"{key}_as_published"] + ([f"{key}_as_published_std"] if key in WITH_SPREAD else [])
     columns += [f"{key}_{end}" for key in FIGURES for end in ("low", "high")]
     columns += [f"{key}_as_published_{end}" for key in PRIVACY for end in ("low", "high")]
-    columns += ["backward_transfer", "forward_transfer", "forgotten_acc", "forgotten_acc_counterfactual", "chance"]
+    columns += [f"{key}{end}" for key in MORE for end in ("", "_std", "_low", "_high")]
+    columns += ["forgotten_acc_counterfactual", "chance"]
     return [*columns, "bytes", "seconds", "seeds", "profile", "requests", "run"]
 
 
@@ -80,19 +90,50 @@ def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
         values |= {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
         if key.removesuffix("_as_published") in WITH_SPREAD:
             values[f"{key}_std"] = figure.spread
+    for key, figure in zip(MORE, (row.backward, row.forward, row.left)):
+        values |= {key: figure.value, f"{key}_std": figure.spread}
+        values |= {f"{key}_low": figure.low, f"{key}_high": figure.high}
     return values | {
-        "backward_transfer": row.backward.value,
-        "forward_transfer": row.forward.value,
-        "forgotten_acc": _mean(100 * f.accuracy.mean() for f in row.forgotten),
         "forgotten_acc_counterfactual": _mean(100 * f.counterfactual.mean() for f in row.forgotten),
         "chance": _mean(100 * f.chance for f in row.forgotten),
         "bytes": row.bytes,
         "seconds": row.seconds,
         "seeds": row.seeds,
-        "profile": run.recipe.profile,
+        "profile": profile(run.recipe),
         "requests": run.recipe.requests,
         "run": run.name,
     }
+
+
+def to_matrix(groups: Sequence[Group]) -> str:
+    """`matrix.csv`: what each method knows of every task after every request, in percent, mean and deviation.
+
+    A row a request; beside it the tasks alive after it, the bytes that one agent keeps and the seconds for all seeds.
+    """
+    tasks = list(dict.fromkeys(t for run, rows in groups for row in rows for t in run.results[row.method].tasks))
+    columns = ["run", "stream", "method", "number", "request", "alive", "bytes", "seconds"]
+    columns += [f"acc_{task}{end}" for task in tasks for end in ("", "_std")]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for run, rows in groups:
+        for row in rows:
+            result = run.results[row.method]
+            for i, request in enumerate(result.requests):
+                values: dict[str, str | float] = {
+                    "run": run.name,
+                    "stream": row.stream,
+                    "method": row.method,
+                    "number": i + 1,
+                    "request": request,
+                    "alive": " ".join(result.alive[i]),
+                    "bytes": result.bytes[i],
+                    "seconds": result.seconds[i],
+                }
+                for task, accuracy in zip(result.tasks, 100 * result.accuracy[i]):
+                    values |= {f"acc_{task}": float(accuracy.mean()), f"acc_{task}_std": deviation(accuracy)}
+                writer.writerow({key: _cell(value) for key, value in values.items()})
+    return out.getvalue()
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -113,7 +154,7 @@ def to_markdown(groups: Sequence[Group]) -> str:
         parts.append(f"## {names.stream(run.recipe.stream)}")
         recipe = run.recipe
         parts.append(
-            f"Requests `{recipe.requests}`, profile `{recipe.profile}`, {len(recipe.seeds)} seeds; "
+            f"Requests {_code(recipe.requests)}, profile {_code(profile(recipe))}, {len(recipe.seeds)} seeds; "
             "mean ± standard deviation. Best values bold, the upper bound Ind aside."
         )
         parts.append(_markdown_table(rows))
@@ -125,8 +166,12 @@ def to_markdown(groups: Sequence[Group]) -> str:
             parts.append(_markdown_comparison(rows))
         parts.append("\n".join(f"- {note}" for note in caveats(run, rows)))
         if run.recipe.command:
-            parts.append(f"Made by `{run.recipe.command}`.")
+            parts.append(f"Made by {_code(run.recipe.command)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _code(text: str) -> str:
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:
