@@ -178,7 +178,7 @@ def test_a_profile_that_was_changed_is_never_shown_as_the_profile_itself(paper_r
     assert "profile paper with epochs=1, er.memory=5" in tables.heading(run)
     assert "Not the paper's settings: epochs=1, er.memory=5." in tables.caveats(run, rows)
     group = [(run, rows)]
-    assert "paper with epochs=1" in tables.to_csv(group)
+    assert ",paper,epochs=1 er.memory=5," in tables.to_csv(group)
     for text in (tables.to_markdown(group), page(group)):
         assert "Not the paper" in text
         assert "epochs=1" in text

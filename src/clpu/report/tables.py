@@ -69,7 +69,7 @@ def csv_columns() -> list[str]:
     columns += [f"{key}_as_published_{end}" for key in PRIVACY for end in ("low", "high")]
     columns += [f"{key}{end}" for key in MORE for end in ("", "_std", "_low", "_high")]
     columns += ["forgotten_acc_counterfactual", "chance"]
-    return [*columns, "bytes", "seconds", "seeds", "profile", "requests", "run"]
+    return [*columns, "bytes", "seconds", "seeds", "profile", "overrides", "requests", "run"]
 
 
 def to_csv(groups: Sequence[Group]) -> str:
@@ -99,7 +99,8 @@ def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
         "bytes": row.bytes,
         "seconds": row.seconds,
         "seeds": row.seeds,
-        "profile": profile(run.recipe),
+        "profile": run.recipe.profile,
+        "overrides": " ".join(run.recipe.overrides),
         "requests": run.recipe.requests,
         "run": run.name,
     }
