@@ -93,7 +93,7 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "tasks": f"{recipe.data.tasks}, seed {recipe.data.seed}",
         "training images": f"{recipe.data.train:,}",
         "test images": f"{recipe.data.test:,}",
-        "SHA-256 of the data": _plain(recipe.data.sha256)[:16] + "…",
+        "SHA-256 of the data": _plain(recipe.data.sha256),
         "device": str(recipe.machine.get("device", "cpu")),
         "torch": str(recipe.versions.get("torch", "–")),
         "clpu": str(recipe.versions.get("clpu", "–")),
