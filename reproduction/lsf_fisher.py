@@ -4,7 +4,7 @@ EWC's F there is, like ours, of p(y|x) over the task's own classes. LSF's is of 
 tasks, heads not trained yet among them. This program runs LSF both ways through the requests of the benchmark. About
 ten minutes a way on one core.
 
-    python reproduction/lsf_fisher.py [STREAM [IMAGES]]
+    python reproduction/lsf_fisher.py [STREAM [IMAGES [lsf|lsf-all-outputs]]]
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ def tensors(part: object, images: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.array(part.x[:images])), torch.from_numpy(np.array(part.y[:images]))  # type: ignore[attr-defined]
 
 
-def main(stream: str = "perm-mnist", images: str = "60000") -> None:
+def main(stream: str = "perm-mnist", images: str = "60000", only: str = "") -> None:
     torch.set_num_threads(1)
     data = {task.name: task for task in tasks(stream, tasks=5)}
     for method in (LSF, AllOutputs):
+        if only not in ("", method.name):
+            continue
         agent = clpu.Agent(method, seeds=range(5))
         accuracy, alive = [], []
         for request in clpu.Stream("clpu-2022"):
