@@ -1,12 +1,16 @@
 """The code in the documentation runs."""
 
+import hashlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import clpu
-from clpu.methods import METHODS
+from clpu.methods import METHODS, files
+from clpu.results import read_run
 from clpu.testing import checks_for
 
 ROOT = Path(__file__).parent.parent
@@ -69,3 +73,56 @@ def test_the_tables_of_the_audit_page_are_those_of_the_audits(audit):
     rows = [line for line in (ROOT / f"docs/audits/{audit}/table.md").read_text().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 9
     assert "\n".join(rows) in page
+
+
+def clpu_command(folder, *arguments):
+    code = "from clpu.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, cwd=folder
+    )
+
+
+def test_the_method_on_the_page_runs_in_the_benchmark_from_its_file(tmp_path):
+    """In worker processes too; and a file that was changed does not go on with the run of another."""
+    own = tmp_path / "clpu_er.py"
+    own.write_text(blocks("docs/adding-a-method.md")[0])
+    command = ("bench", "--profile", "smoke", "--load", "clpu_er.py", "--seeds", "2", "--requests", "1R 2T 2F")
+    command += ("--methods", "er,clpu-er", "--workers", "2", "--out", "run")
+    ran = clpu_command(tmp_path, *command)
+    assert ran.returncode == 0, ran.stderr
+    rows = {line.split()[0]: line.split() for line in ran.stdout.splitlines() if line}
+    assert rows["clpu-er"]
+    versions = read_run(tmp_path / "run").recipe.versions
+    assert versions["clpu-er (SHA-256)"] == hashlib.sha256(own.read_bytes()).hexdigest()
+    assert "er (SHA-256)" not in versions
+    own.write_text(own.read_text() + "\n# another thought\n")
+    changed = clpu_command(tmp_path, *command)
+    assert changed.returncode == 1
+    assert "version of clpu-er (SHA-256)" in changed.stderr
+    assert "clpu-er" in clpu_command(tmp_path, "methods", "--load", "clpu_er.py").stdout
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"x = 1", "registers no method"),
+        (b"def (", "SyntaxError"),
+        (b"import clpu\n1 / 0", "ZeroDivisionError"),
+        (
+            b"import clpu\n@clpu.register\nclass Mine(clpu.METHODS['er']):\n  name = 'mine'\n1 / 0",
+            "ZeroDivisionError",
+        ),
+        (b"import clpu\n@clpu.register\nclass Mine(clpu.METHODS['er']):\n  name = 'seq'", "another name"),
+    ],
+)
+def test_a_file_without_usable_methods_is_refused_and_leaves_nothing(tmp_path, source, says):
+    before, path = dict(METHODS), tmp_path / "mine.py"
+    if source is not None:
+        path.write_bytes(source)
+    with pytest.raises(clpu.BadSetting, match=says):
+        files.load(path)
+    assert before == METHODS
+    assert "mine.py" not in files.LOADED

@@ -29,6 +29,7 @@ def add_commands(app: typer.Typer) -> None:
         ] = None,
         workers: options.Workers = None,
         set_: options.Overrides = None,
+        load: options.Load = None,
         store: Annotated[
             bool, typer.Option("--store", help="Also let a durable agent forget, and search the disk for residue.")
         ] = False,
@@ -46,6 +47,7 @@ def add_commands(app: typer.Typer) -> None:
         """
         from clpu.audit.command import audit as command
 
+        options.load_methods(load)
         names = options.names_of(methods)
         folder = out or Path("audits") / f"{stream}-{profile}"
         code = command(

@@ -26,6 +26,7 @@ def add_commands(app: typer.Typer) -> None:
         ] = None,
         workers: options.Workers = None,
         set_: options.Overrides = None,
+        load: options.Load = None,
         device: options.Device = "cpu",
         engine: Annotated[str, typer.Option(help="Where the work is done: local, or ray (many machines).")] = "local",
         address: Annotated[
@@ -42,6 +43,7 @@ def add_commands(app: typer.Typer) -> None:
         from clpu.bench.command import Where
         from clpu.bench.command import bench as command
 
+        options.load_methods(load)
         names = options.names_of(methods)
         folder = out or Path("runs") / f"{stream}-{profile}"
         where = Where(engine, address, workers, device)

@@ -18,6 +18,7 @@ import torch
 from clpu.bench.engine import Event, Listener, Work, _do, file_of, measure
 from clpu.bench.pieces import Piece, TaskData
 from clpu.errors import BadSetting
+from clpu.methods import files
 
 #: How often a piece is tried again after its process died.
 RETRIES = 3
@@ -63,13 +64,13 @@ def _run(
     stored = ray.put([_packed(task) for task in data])
     events = ray.remote(num_cpus=0)(_Events).remote()
     remote = ray.remote(max_retries=RETRIES, retry_exceptions=False)(_perform)
-    waiting, failures = list(pieces), {}
+    waiting, failures, own = list(pieces), {}, dict(files.LOADED)
     running: dict[Any, Piece] = {}
     while waiting or running:
         while waiting and len(running) < workers:
             piece = waiting.pop(0)
             needs = {"num_cpus": 1, "num_gpus": 1 if piece.device.startswith("cuda") else 0}
-            running[remote.options(**needs).remote(piece, stored, events, work)] = piece
+            running[remote.options(**needs).remote(piece, stored, events, work, own)] = piece
         finished, _ = ray.wait(list(running), timeout=SECONDS_BETWEEN_LOOKS)
         for event in ray.get(events.take.remote()):
             listener(event)
@@ -101,9 +102,11 @@ def _collect(ray: Any, reference: Any, path: Path) -> str:
     return ""
 
 
-def _perform(piece: Piece, packed: list[Any], events: Any, work: Work) -> tuple[str, bytes]:
+def _perform(piece: Piece, packed: list[Any], events: Any, work: Work, own: dict[str, str]) -> tuple[str, bytes]:
     """One piece, in a Ray worker: the reason if it failed, and the file that it would have saved."""
     torch.set_num_threads(1)
+    for name, source in own.items():
+        files.load_source(name, source)
     data = [_unpacked(task) for task in packed]
     with tempfile.TemporaryDirectory() as scratch:
         reason = _do(piece, data, Path(scratch), events.tell.remote, work)

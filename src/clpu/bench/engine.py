@@ -22,6 +22,7 @@ import torch.multiprocessing
 from clpu.agent import Progress
 from clpu.bench.pieces import Piece, TaskData, perform, save
 from clpu.errors import Error
+from clpu.methods import files
 
 #: A worker says how far it is at most this often, counted in steps.
 STEPS_A_REPORT = 25
@@ -123,7 +124,8 @@ class _Worker:
 
     def __init__(self, context: Any, data: Sequence[TaskData], folder: Path, work: Work) -> None:
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, list(data), folder, work), daemon=True)
+        own = dict(files.LOADED)
+        self.process = context.Process(target=_work, args=(theirs, list(data), folder, work, own), daemon=True)
         self.process.start()
         theirs.close()
         self.piece: Piece | None = None
@@ -133,10 +135,12 @@ class _Worker:
         self.connection.send(piece)
 
 
-def _work(connection: Connection, data: list[TaskData], folder: Path, work: Work) -> None:
+def _work(connection: Connection, data: list[TaskData], folder: Path, work: Work, own: dict[str, str]) -> None:
     """A worker's life: pieces come in, events go out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)
+    for name, source in own.items():
+        files.load_source(name, source)
     while True:
         try:
             piece = connection.recv()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -23,7 +24,19 @@ Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", help="key=value or method.key=value: changes a setting; as often as you like."),
 ]
+Load = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(help="A Python file with methods of your own (docs/adding-a-method.md); as often as you like."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
+
+
+def load_methods(files: list[Path] | None) -> None:
+    """Make the methods in the files of `--load` known."""
+    from clpu.methods.files import load
+
+    for path in files or []:
+        load(path)
 
 
 def names_of(methods: list[str] | None) -> list[str]:

@@ -22,6 +22,7 @@ from clpu.bench.profiles import Profile, with_overrides
 from clpu.data import load as load_data
 from clpu.data import tasks as stream_tasks
 from clpu.errors import BadData, BadSetting
+from clpu.methods.files import CHECKSUMS
 from clpu.requests import Stream
 from clpu.results import DataUsed, Recipe
 
@@ -92,6 +93,8 @@ def plan(
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
+            # A method from a user's file: which text it had.
+            **{f"{name} (SHA-256)": CHECKSUMS[name] for name in settings if name in CHECKSUMS},
         },
         machine={"cpu": _cpu(), "cores": cores(), "os": platform.platform(terse=True), "device": device},
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

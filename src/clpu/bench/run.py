@@ -157,8 +157,9 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
         then = before.settings.get(method, now)
         for key in sorted({*then, *now}):
             compare(f"{method}.{key}", then.get(key), now.get(key))
-    for name in ("clpu", "torch"):
-        compare(f"version of {name}", before.versions.get(name), recipe.versions.get(name))
+    for name, version in recipe.versions.items():
+        if name not in ("numpy", "python"):
+            compare(f"version of {name}", before.versions.get(name, version), version)
     compare("device", before.machine.get("device", "cpu"), recipe.machine.get("device", "cpu"))
     if differences:
         listed = "\n  ".join(differences)
@@ -171,6 +172,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
         before,
         methods=tuple(dict.fromkeys([*before.methods, *recipe.methods])),
         settings={**before.settings, **recipe.settings},
+        versions={**recipe.versions, **before.versions},
         overrides=tuple(dict.fromkeys([*before.overrides, *recipe.overrides])),
         command=before.command if recipe.command in commands else AND.join(filter(None, [*commands, recipe.command])),
     )

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from clpu.bench.options import Load, load_methods
 from clpu.errors import Error
 
 app = typer.Typer(
@@ -47,10 +48,11 @@ def demo(
 
 
 @app.command()
-def methods() -> None:
+def methods(load: Load = None) -> None:
     """List the methods, what they promise, and their settings."""
     from clpu.cli.methods import show
 
+    load_methods(load)
     show()
 
 
