@@ -126,3 +126,16 @@ def test_a_file_without_usable_methods_is_refused_and_leaves_nothing(tmp_path, s
         files.load(path)
     assert before == METHODS
     assert "mine.py" not in files.LOADED
+
+
+def test_the_python_on_the_benchmarks_page_runs(tmp_path, monkeypatch, capsys):
+    ran = clpu_command(
+        tmp_path, "bench", "--profile", "smoke", "--methods", "ind,seq", "--seeds", "2", "--workers", "1"
+    )
+    assert ran.returncode == 0, ran.stderr
+    monkeypatch.chdir(tmp_path)
+    [code] = blocks("docs/benchmark.md")
+    names = {}
+    exec(code, names)
+    assert names["accuracy"].shape == (8, 5, 2)
+    assert capsys.readouterr().out.startswith("Ind ")
