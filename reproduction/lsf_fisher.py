@@ -1,10 +1,11 @@
 """LSF with the F of the authors' code, that of all heads' outputs: does it explain why ours comes out better?
 
 EWC's F there is, like ours, of p(y|x) over the task's own classes. LSF's is of p(y|x) over the classes of all five
-tasks, heads not trained yet among them. This program runs LSF both ways through the requests of the benchmark. About
-ten minutes a way on one core.
+tasks, heads not trained yet among them, and the penalty holds every head to where it was after each task: those not
+trained yet to where they began. This program runs LSF as it is, with that F for the body and the task's own head, and
+with that F for all heads, through the requests of the benchmark. About ten minutes each on one core.
 
-    python reproduction/lsf_fisher.py [STREAM [IMAGES [lsf|lsf-all-outputs]]]
+    python reproduction/lsf_fisher.py [STREAM [IMAGES [lsf|lsf-all-outputs|lsf-all-heads]]]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class AllOutputs(LSF):
     """LSF whose F is that of p(y|x) over the outputs of all heads, trained or not."""
 
     name = "lsf-all-outputs"
+    every_head = False
 
     def consolidate(self, task: str, network: Network, data: Examples) -> None:
         whole = network
@@ -44,9 +46,21 @@ class AllOutputs(LSF):
         fisher, y = whole.fisher("all", data.x, data.y + first), data.y + first
         kept |= {f"fisher/{name}": value for name, value in fisher.items()}
         kept |= {f"anchor/{name}": value for name, value in network.body.parameters().items()}
-        own = {n: v[..., first : first + CLASSES].clone() for n, v in whole.head_fisher("all", data.x, y).items()}
-        kept |= {f"fisher/head.{name}": value for name, value in own.items()}
-        kept |= {f"anchor/head.{part}": getattr(network.heads[task], part) for part in ("weight", "bias")}
+        of_heads = whole.head_fisher("all", data.x, y)
+        for number, other in enumerate(TASKS):
+            if other != task and not self.every_head:
+                continue
+            classes = slice(CLASSES * number, CLASSES * (number + 1))
+            for part, value in of_heads.items():
+                kept[f"fisher/head {other}.{part}"] = value[..., classes].clone()
+                kept[f"anchor/head {other}.{part}"] = getattr(whole.heads[other], part)
+
+
+class AllHeads(AllOutputs):
+    """The same, and every head is pulled to where it was, by each task: one not trained yet to where it began."""
+
+    name = "lsf-all-heads"
+    every_head = True
 
 
 def tensors(part: object, images: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +70,7 @@ def tensors(part: object, images: int) -> tuple[Tensor, Tensor]:
 def main(stream: str = "perm-mnist", images: str = "60000", only: str = "") -> None:
     torch.set_num_threads(1)
     data = {task.name: task for task in tasks(stream, tasks=5)}
-    for method in (LSF, AllOutputs):
+    for method in (LSF, AllOutputs, AllHeads):
         if only not in ("", method.name):
             continue
         agent = clpu.Agent(method, seeds=range(5))

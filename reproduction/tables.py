@@ -3,7 +3,7 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table stands between `<!-- learning: FOLDER -->` (or privacy, or ablation) and `<!-- end -->`.
+A table stands between `<!-- learning: FOLDER -->` (or privacy, ablation, order) and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from clpu.report.names import number
+import numpy as np
+
+from clpu.report.names import UPPER_BOUND, number
 from clpu.report.summary import Figure, Row, summarise
+from clpu.report.tables import profile
 from clpu.results import read_run
 
 HERE = Path(__file__).parent
@@ -44,7 +47,7 @@ def within(row: Row, key: str) -> bool:
 
 def learning(folder: str) -> str:
     """ACC and FM beside the paper's."""
-    scale = read_run(HERE / folder).recipe.profile
+    scale = profile(read_run(HERE / folder).recipe)
     body = []
     for row in rows(folder):
         cells = [row.label]
@@ -88,9 +91,25 @@ def ablation(text: str) -> str:
     return table(["method", "variant", "ACC", "FM", "IJSD", "AJSD", "JS-ratio", "IRR"], body)
 
 
+def order(folders: str) -> str:
+    """The methods by ACC, in the paper and in each run, and how far the two orders agree (Spearman), Ind aside."""
+    body = []
+    for folder in folders.split(", "):
+        rivals = [row for row in rows(folder) if row.method != UPPER_BOUND]
+        ours, printed = [row.figures["acc"].value for row in rivals], [row.paper["acc"] for row in rivals]
+        orders = [
+            " > ".join(row.label for _, row in sorted(zip(values, rivals), key=lambda pair: -pair[0]))
+            for values in (printed, ours)
+        ]
+        ranks = [np.argsort(np.argsort(values)) for values in (printed, ours)]
+        agreement = float(np.corrcoef(*ranks)[0, 1])
+        body.append([folder, *orders, number(agreement)])
+    return table(["run", "the paper's order by ACC", "ours", "rank correlation"], body)
+
+
 def made(page: str) -> str:
     """The page with its tables made anew."""
-    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation}
+    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order}
     return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
 
 
