@@ -107,7 +107,8 @@ def test_the_method_on_the_page_runs_in_the_benchmark_from_its_file(tmp_path):
     ("source", "says"),
     [
         (None, "No such file"),
-        (b"\xff\xfe", "UTF-8"),
+        (b"\xff\xfe", "SyntaxError"),
+        (b"raise SystemExit(3)", "SystemExit: 3"),
         (b"x = 1", "registers no method"),
         (b"def (", "SyntaxError"),
         (b"import clpu\n1 / 0", "ZeroDivisionError"),
@@ -116,6 +117,7 @@ def test_the_method_on_the_page_runs_in_the_benchmark_from_its_file(tmp_path):
             "ZeroDivisionError",
         ),
         (b"import clpu\n@clpu.register\nclass Mine(clpu.METHODS['er']):\n  name = 'seq'", "another name"),
+        (b"import clpu\n@clpu.register\nclass ER(clpu.METHODS['er']):\n  beta = 3", "'er' already"),
     ],
 )
 def test_a_file_without_usable_methods_is_refused_and_leaves_nothing(tmp_path, source, says):
@@ -125,7 +127,39 @@ def test_a_file_without_usable_methods_is_refused_and_leaves_nothing(tmp_path, s
     with pytest.raises(clpu.BadSetting, match=says):
         files.load(path)
     assert before == METHODS
-    assert "mine.py" not in files.LOADED
+    assert not files.LOADED
+
+
+ONE = b"""\xef\xbb\xbfimport multiprocessing, os, clpu
+if os.environ.get("ONLY_HERE") and multiprocessing.parent_process():
+    raise RuntimeError("not in a worker")
+@clpu.register
+class Mine(clpu.METHODS["seq"]):
+    name = "NAME"
+"""
+
+
+def test_files_of_one_name_reach_the_workers_and_trouble_there_is_told(tmp_path, monkeypatch):
+    arguments = ["bench", "--profile", "smoke", "--seeds", "1", "--requests", "1R", "--workers", "2"]
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_bytes(ONE.replace(b"NAME", folder.encode()))
+        arguments += ["--methods", folder, "--load", f"{folder}/mine.py"]
+    ran = clpu_command(tmp_path, *arguments, "--out", "run")
+    assert ran.returncode == 0, ran.stderr
+    assert list(read_run(tmp_path / "run").results) == ["a", "b"]
+    monkeypatch.setenv("ONLY_HERE", "1")
+    failed = clpu_command(tmp_path, *arguments, "--out", "other")
+    assert failed.returncode == 1
+    assert "cannot be loaded: RuntimeError: not in a worker" in failed.stderr
+
+
+def test_a_method_from_a_file_can_be_audited(tmp_path):
+    (tmp_path / "mine.py").write_bytes(ONE.replace(b"NAME", b"mine"))
+    arguments = ("--profile", "smoke", "--seeds", "4", "--requests", "1T 1F", "--set", "train=100", "--workers", "2")
+    ran = clpu_command(tmp_path, "audit", "--load", "mine.py", "--methods", "mine", *arguments)
+    assert ran.returncode == 0, ran.stderr
+    assert "profile smoke with train=100" in ran.stdout
 
 
 def test_the_python_on_the_benchmarks_page_runs(tmp_path, monkeypatch, capsys):

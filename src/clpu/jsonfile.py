@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import unicodedata
@@ -15,6 +16,8 @@ from clpu.errors import BadRun
 
 # A hundred times what the largest benchmark writes.
 LARGEST = 64 << 20
+#: No file of ours has more levels.
+DEEPEST = 30
 #: Bytes, seconds, seeds: nothing that is counted is larger.
 LARGEST_NUMBER = 2**63
 
@@ -85,7 +88,7 @@ def read(path: Path | str) -> Any:
         if path.stat().st_size > LARGEST:
             raise BadRun(f"{path} is larger than {LARGEST >> 20} MiB; a benchmark writes less")
         value = json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse)
-        _check_texts(value)
+        _check(value)
         return value
     except OSError as error:
         raise BadRun(f"cannot read {path}: {error.strerror}") from None
@@ -95,19 +98,23 @@ def read(path: Path | str) -> Any:
         raise BadRun(f"{path} is damaged, or no JSON file: {error}") from None
 
 
-def _check_texts(value: Any) -> None:
-    """Refuse what could play tricks on a terminal, or could not be written again."""
+def _check(value: Any, depth: int = 0) -> None:
+    """Refuse what could play tricks on a terminal, could not be written again, or is nested beyond reason."""
+    if depth > DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("it holds a number that is too large")
     if isinstance(value, str):
         odd = next((c for c in value if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"), None)
         if odd is not None:
             raise ValueError(f"it holds a text with the character U+{ord(odd):04X}")
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _check_texts(key)
-            _check_texts(inner)
+            _check(key, depth)
+            _check(inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            _check_texts(inner)
+            _check(inner, depth + 1)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -118,6 +118,6 @@ class Recipe:
 
 def check_method(method: str) -> str:
     """A method's name, which is also a file's name, or `BadRun`."""
-    if not isinstance(method, str) or not _NAME.fullmatch(method):
-        raise BadRun(f"{method!r:.80} cannot be a method's name: letters, digits and + . _ - only")
+    if not isinstance(method, str) or not _NAME.fullmatch(method) or "--" in method:
+        raise BadRun(f"{method!r:.80} cannot be a method's name: letters, digits and + . _ - only, and no --")
     return method

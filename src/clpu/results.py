@@ -214,15 +214,24 @@ def read_result(path: Path | str) -> Result:
     return Result.from_json(jsonfile.read(path), str(path))
 
 
-def read_run(folder: Path | str) -> Run:
-    """Read a run folder, finished or not; `BadRun` if a file is damaged, foreign or does not fit the recipe."""
+def read_run(folder: Path | str, damaged: dict[str, str] | None = None) -> Run:
+    """Read a run folder, finished or not; `BadRun` if a file is damaged, foreign or does not fit the recipe.
+
+    With `damaged`, results that cannot be used count as missing, and the reasons are put there.
+    """
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise BadRun(f"{str(folder)!r} is no run folder: it has no run.json; `clpu bench --out {folder}` makes one")
     recipe = read_recipe(folder)
     results: dict[str, Result] = {}
     for method in recipe.methods:
-        result = read_method(folder, recipe, method)
+        try:
+            result = read_method(folder, recipe, method)
+        except BadRun as error:
+            if damaged is None:
+                raise
+            damaged[method] = str(error)
+            continue
         if result is not None:
             results[method] = result
     return Run(folder.resolve().name, recipe, results)
@@ -237,7 +246,7 @@ def read_method(folder: Path | str, recipe: Recipe, method: str) -> Result | Non
         result = read_result(path)
         _check_fits(recipe, result, method, str(path))
     except BadRun as error:
-        raise BadRun(f"{error} (without this file `clpu bench` would make the results of {method} again)") from None
+        raise BadRun(f"{error}; `clpu bench --methods {method}` with the run's settings makes it again") from None
     return result
 
 

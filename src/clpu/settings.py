@@ -83,7 +83,9 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if typing.get_origin(kind) is tuple:
         return _checked_tuple(name, typing.get_args(kind)[0], value)
     if type(value) is not kind:
-        raise BadSetting(f"{name} must be {_KINDS[kind]}, got {type(value).__name__}: {value!r:.80}")
+        raise BadSetting(
+            f"{name} must be {_KINDS.get(kind, f'of type {kind}')}, got {type(value).__name__}: {value!r:.80}"
+        )
     if kind is float and not math.isfinite(value):
         raise BadSetting(f"{name} must be a finite number, got {value}")
     limits = field.metadata

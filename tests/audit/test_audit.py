@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -139,6 +140,15 @@ def test_a_damaged_piece_is_made_again(tmp_path):
         load(path, probe)
     assert auditing.run(plan, tmp_path) == {}
     assert list(auditing.read_audit(tmp_path).findings) == ["seq"]
+
+
+def test_damaged_findings_are_made_again(tmp_path, finished):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path = auditing.findings_path(tmp_path, "seq")
+    whole = path.read_text()
+    path.write_text(whole[:50])
+    assert auditing.run(planned("seq"), tmp_path) == {}
+    assert path.read_text() == whole
 
 
 def test_findings_of_an_unknown_form_are_refused(tmp_path, finished):

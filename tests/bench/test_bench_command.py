@@ -1,5 +1,6 @@
 """`clpu bench` as a person calls it."""
 
+import shutil
 import subprocess
 import sys
 
@@ -70,13 +71,25 @@ def test_another_methods_row_must_have_the_same_settings(called):
 
 
 def test_what_the_system_refuses_is_one_line(tmp_path):
-    refused = clpu(tmp_path, "report", str(tmp_path), "--out", "/dev/null/x")
-    assert refused.returncode == 1
-    assert "Traceback" not in refused.stderr
-    refused = clpu(tmp_path, "bench", "--profile", "smoke", "--methods", "seq", "--out", "/dev/null/x")
-    assert refused.returncode == 1
-    assert "no folder" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    for folder, says in (("/dev/null/x", "no folder"), ("/proc/x", "error: No such file or directory: /proc/x")):
+        refused = clpu(tmp_path, "bench", "--profile", "smoke", "--methods", "seq", "--out", folder)
+        assert refused.returncode == 1
+        assert says in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_damaged_results_of_a_method_that_was_not_asked_for_take_no_table_away(called, tmp_path):
+    folder, _, arguments = called
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "runs" / "rot-digits-smoke" / "results" / "clpu-der++.json").write_text("{")
+    only = [word if word != "seq,clpu-der++" else "seq" for word in arguments]
+    shown = clpu(tmp_path, *only)
+    assert shown.returncode == 1
+    assert "Seq" in shown.stdout
+    assert "clpu-der++.json is damaged" in shown.stderr
+    again = clpu(tmp_path, *arguments)
+    assert again.returncode == 0, again.stderr
+    assert "The results of clpu-der++ are made again" in again.stderr
 
 
 @pytest.mark.parametrize(

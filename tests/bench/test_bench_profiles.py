@@ -52,6 +52,7 @@ def test_an_override_for_all_wins_over_the_profiles_own_for_one():
         ("er.strength=3", "no setting 'strength'"),
         ("gem.lr=3", "no method 'gem' in this run; its methods: er, ewc"),
         ("train=-5", "positive"),
+        ("epochs=1\r", "key=value"),
         ("train=many", "positive"),
     ],
 )
@@ -73,6 +74,15 @@ def test_values_of_another_type_are_refused(text, says):
     chosen = with_settings(profile("rot-digits", "smoke"), [text], ["er"])
     with pytest.raises(BadSetting, match=says):
         plan("rot-digits", chosen, ["er"])
+
+
+def test_what_changes_nothing_is_not_told_as_a_change():
+    base = profile("perm-mnist", "paper")
+    same = ["epochs=10", "lr=0.01", "er.memory=200"]
+    assert with_settings(base, same, ["er", "seq"]).overrides == ()
+    mixed = with_settings(base, ["lr=0.2", "er.lr=0.01", "epochs=10"], ["er", "seq"])
+    assert mixed.overrides == ("lr=0.2", "er.lr=0.01")
+    assert mixed.for_method("er", ["lr"]) == {"lr": 0.01}
 
 
 def test_one_layer_needs_no_comma():

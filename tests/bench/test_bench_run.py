@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ import torch.nn.functional as F
 from clpu import Agent, BadData, BadRun, BadSetting, Stream
 from clpu.bench import engine
 from clpu.bench import run as benchmark
-from clpu.bench.pieces import Piece, TaskData, load, perform, save
+from clpu.bench.pieces import Piece, TaskData, load, perform, save, write_arrays
 from clpu.bench.plan import check_methods, known_settings, plan, request_costs, with_settings
 from clpu.bench.profiles import profile, with_overrides
-from clpu.bench.run import methods_in, run
-from clpu.methods import Method
+from clpu.bench.run import earlier, methods_in, run
+from clpu.methods import Method, files
 from clpu.metrics import jsd
+from clpu.recipe import check_method
 from clpu.results import read_run, write_result
 from clpu.testing import go_on
 
@@ -174,10 +176,69 @@ def test_another_device_or_other_data_are_refused(finished):
 
 def test_a_further_method_has_the_settings_of_those_that_are_there(finished):
     """Or one table would hold rows of two learning rates."""
-    assert methods_in(finished, ["seq", "clpu-der++"]) == ["seq", "clpu-der++"]
+    assert methods_in(finished, earlier(finished)) == ["seq", "clpu-der++"]
     chosen = with_settings(profile("rot-digits", "smoke"), ["tasks=3", "lr=0.2"], ["er", "seq"])
     with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 there, 0\.2 now"):
         run(plan("rot-digits", chosen, ["er"], "1R 2T 2F", 2, also=["seq"]), finished)
+
+
+def test_what_is_one_methods_own_hinders_no_other(tmp_path):
+    def asked(method, also, *overrides):
+        chosen = with_settings(profile("rot-digits", "smoke"), ["tasks=3", *overrides], [method, *also])
+        return plan("rot-digits", chosen, [method], "1R", 1, also=also)
+
+    assert run(asked("er", [], "er.lr=0.2", "memory=7"), tmp_path) == {}
+    assert run(asked("seq", ["er"]), tmp_path) == {}
+    assert run(asked("er", ["seq"], "er.lr=0.2", "memory=7"), tmp_path) == {}
+    with pytest.raises(BadRun, match=r"er\.memory: 7 there, 200 now"):
+        run(asked("der++", ["er", "seq"]), tmp_path)
+    recipe = read_run(tmp_path).recipe
+    assert (recipe.settings["er"]["lr"], recipe.settings["seq"]["lr"]) == (0.2, 0.1)
+
+
+def test_a_method_that_is_not_known_here_is_asked_for(finished):
+    recipe = earlier(finished)
+    with pytest.raises(BadRun, match="'mine', which is not known here; --load"):
+        methods_in(finished, replace(recipe, methods=("seq", "mine")))
+
+
+def test_a_method_from_another_file_is_another_method(finished, monkeypatch):
+    monkeypatch.setitem(files.CHECKSUMS, "seq", "ab" * 32)
+    with pytest.raises(BadRun, match=r"version of seq \(SHA-256\): None there"):
+        run(tiny(), finished)
+
+
+def test_names_that_a_disk_could_take_for_one_are_refused():
+    with pytest.raises(BadRun, match="no --"):
+        check_method("er--v2")
+    with pytest.raises(BadSetting, match="capitals"):
+        plan("rot-digits", profile("rot-digits", "smoke"), ["er", "ER"])
+
+
+def test_what_may_not_be_read_is_not_made_again(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    kept, opened = (tmp_path / "results" / "seq.json").read_bytes(), Path.open
+
+    def forbidden(path, *rest, **named):
+        if path.name == "seq.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(PermissionError):
+        run(tiny(), tmp_path, listener=lambda e: pytest.fail("nothing is to be trained again"))
+    monkeypatch.undo()
+    assert (tmp_path / "results" / "seq.json").read_bytes() == kept
+
+
+def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(tmp_path):
+    work, scratch = tiny(("seq",)), tmp_path / "results" / "pieces"
+    piece = work.pieces["seq"][0]
+    path = engine.file_of(scratch, piece)
+    write_arrays(path, {"nothing": np.zeros(1)}, {"piece": piece.described(), "measured": "{}"})
+    assert "damaged" in run(work, tmp_path)["seq"]
+    assert run(work, tmp_path) == {}
+    assert list(read_run(tmp_path).results) == ["seq"]
 
 
 def test_every_command_that_made_a_run_is_told(tmp_path):

@@ -156,6 +156,7 @@ class TestSeveralRuns:
             {"data": {"sha256": "cd" * 32}},
             {"counterfactual_seeds": (7, 8, 9, 10, 11)},
             {"machine": {"device": "cuda"}},
+            {"versions": {"clpu": "0.1.0", "torch": "2.13.0", "mine (SHA-256)": "ab"}},
         ],
     )
     def test_are_not_called_the_same_when_they_are_not(self, paper_run, changes):
@@ -179,6 +180,7 @@ def test_a_profile_that_was_changed_is_never_shown_as_the_profile_itself(paper_r
     assert "Not the paper's settings: epochs=1, er.memory=5." in tables.caveats(run, rows)
     group = [(run, rows)]
     assert ",paper,epochs=1 er.memory=5," in tables.to_csv(group)
+    assert "(paper with epochs=1, er.memory=5)" in tables.to_latex(group)
     for text in (tables.to_markdown(group), page(group)):
         assert "Not the paper" in text
         assert "epochs=1" in text

@@ -116,6 +116,21 @@ class TestRefusals:
             (folder / name).write_bytes(before)
         read_run(folder)
 
+    def test_what_is_nested_beyond_reason_or_too_large_anywhere(self, folder):
+        edit(folder / "results" / "er.json", lambda v: v.update(accuracy=json.loads("[" * 600 + "]" * 600)))
+        with pytest.raises(BadRun, match="nested"):
+            read_run(folder)
+        path = folder / "run.json"
+        path.write_text(path.read_text().replace('"cores": 2', '"cores": 1e999'))
+        with pytest.raises(BadRun, match="too large"):
+            read_run(folder)
+
+    def test_damaged_results_can_be_taken_for_missing(self, folder):
+        (folder / "results" / "er.json").write_text("{")
+        damaged = {}
+        assert read_run(folder, damaged).missing == ["er"]
+        assert "er.json" in damaged["er"]
+
     @pytest.mark.parametrize("value", [True, "0.5", None])
     def test_accuracies_that_are_no_numbers(self, folder, value):
         edit(folder / "results" / "er.json", lambda v: v["accuracy"][0][0].__setitem__(0, value))
@@ -125,7 +140,7 @@ class TestRefusals:
     def test_damaged_results_say_what_can_be_done(self, folder):
         path = folder / "results" / "er.json"
         path.write_bytes(path.read_bytes()[:100])
-        with pytest.raises(BadRun, match="would make the results of er again"):
+        with pytest.raises(BadRun, match="makes it again"):
             read_run(folder)
 
     def test_a_newer_version(self, folder):

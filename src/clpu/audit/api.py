@@ -102,6 +102,7 @@ def audit(
             "own tasks", "", len(data), len(data[0].train_y), len(data[0].test_y), tuple(len(d.classes) for d in data)
         ),
         versions={"clpu": clpu.__version__, "torch": torch.__version__},
+        machine={"device": str(device)},
     )
     plan = Plan(recipe, design, data, {agent.method: made})
     chosen = METHODS[method] if isinstance(method, str) else method

@@ -15,6 +15,7 @@ from clpu.audit.plan import DESIGNS, Plan, audit_profile, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import plan as planning
+from clpu.bench import run as benchmark
 from clpu.bench.display import Display
 from clpu.errors import BadSetting
 from clpu.report.names import duration
@@ -41,7 +42,7 @@ def audit(
     console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = audit_profile(stream, profile)
-    also = [method for method in auditing.methods_in(folder) if method not in chosen]
+    also = [method for method in benchmark.methods_in(folder, auditing.earlier(folder)) if method not in chosen]
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
     sized = planning.with_settings(base, overrides, [*chosen, *also])

@@ -96,7 +96,7 @@ def _run(
     failures: dict[str, str] = {}
 
     def finish(method: str) -> None:
-        if waiting[method] or findings_path(folder, method).is_file():
+        if waiting[method] or _has_findings(folder, method):
             return
         try:
             _finish(plan, folder, method, promised[method])
@@ -116,16 +116,30 @@ def _run(
     # Method by method, so that a run that is stopped has whole findings of the first ones.
     left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
     failures |= engine.run_pieces(left, plan.data, scratch, workers, watch, work) if left else {}
-    whole = [probe for m, made in plan.probes.items() if findings_path(folder, m).is_file() for probe in made]
+    whole = [probe for m, made in plan.probes.items() if _has_findings(folder, m) for probe in made]
     benchmark.tidy(scratch, whole)
     return failures
 
 
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:
     """The probes of a method that are still to be done."""
-    if findings_path(folder, method).is_file():
+    if _has_findings(folder, method):
         return []
     return [probe for probe in plan.probes[method] if not is_whole(engine.file_of(folder / "pieces", probe), probe)]
+
+
+def _has_findings(folder: Path, method: str) -> bool:
+    """Whether the findings about a method are there and whole; damaged ones are made again."""
+    path = findings_path(folder, method)
+    if not path.is_file():
+        return False
+    with path.open("rb"):  # what may not be read is not taken for damaged
+        pass
+    try:
+        Findings.from_json(jsonfile.read(path), str(path))
+    except BadRun:
+        return False
+    return True
 
 
 def findings_path(folder: Path, method: str) -> Path:
@@ -174,10 +188,9 @@ def _write_recipe(folder: Path, recipe: Recipe, design: Design) -> None:
     jsonfile.write(folder / "audit.json", value)
 
 
-def methods_in(folder: Path) -> list[str]:
-    """The methods that an earlier audit left in a folder, of those that are registered."""
-    recipe = _read_recipe(folder)[0] if (folder / "audit.json").is_file() else None
-    return [method for method in recipe.methods if method in METHODS] if recipe else []
+def earlier(folder: Path) -> Recipe | None:
+    """The recipe that an earlier audit left in a folder."""
+    return _read_recipe(folder)[0] if (folder / "audit.json").is_file() else None
 
 
 def continued(plan: Plan, folder: Path) -> Recipe:

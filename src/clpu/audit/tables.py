@@ -13,6 +13,7 @@ from clpu.audit.findings import Findings
 from clpu.audit.run import Audit
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
 from clpu.report import names
+from clpu.report.tables import profile
 
 #: The attacks' names where there is little room.
 SHORT = dict(zip(ATTACKS, ("outputs", "others", "member", "thresh.", "relearn", "relapse", "features")))
@@ -41,7 +42,7 @@ def heading(audit: Audit) -> str:
     """What was audited, in a line."""
     recipe = audit.recipe
     return (
-        f"{names.stream(recipe.stream)}, profile {recipe.profile}, requests {recipe.requests}, "
+        f"{names.stream(recipe.stream)}, profile {profile(recipe)}, requests {recipe.requests}, "
         f"{len(recipe.seeds)} runs a group"
     )
 

@@ -102,11 +102,14 @@ def _collect(ray: Any, reference: Any, path: Path) -> str:
     return ""
 
 
-def _perform(piece: Piece, packed: list[Any], events: Any, work: Work, own: dict[str, str]) -> tuple[str, bytes]:
+def _perform(
+    piece: Piece, packed: list[Any], events: Any, work: Work, own: dict[str, tuple[str, bytes]]
+) -> tuple[str, bytes]:
     """One piece, in a Ray worker: the reason if it failed, and the file that it would have saved."""
     torch.set_num_threads(1)
-    for name, source in own.items():
-        files.load_source(name, source)
+    trouble = files.load_again(own)
+    if trouble:
+        return trouble, b""
     data = [_unpacked(task) for task in packed]
     with tempfile.TemporaryDirectory() as scratch:
         reason = _do(piece, data, Path(scratch), events.tell.remote, work)

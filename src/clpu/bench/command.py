@@ -15,7 +15,6 @@ from clpu.bench import run as benchmark
 from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
 from clpu.errors import BadSetting
-from clpu.methods import METHODS
 from clpu.report import write
 from clpu.report.names import duration
 from clpu.report.terminal import show
@@ -63,11 +62,14 @@ def bench(
     console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = named_profile(stream, profile)
-    also = [method for method in benchmark.methods_in(folder, METHODS) if method not in chosen]
+    also = [method for method in benchmark.methods_in(folder, benchmark.earlier(folder)) if method not in chosen]
     sized = planning.with_settings(base, overrides, [*chosen, *also])
     plan = planning.plan(stream, sized, chosen, requests, seeds, where.device, planning.command_line(), also)
     benchmark.continued(plan.recipe, folder)  # refused, if at all, before anything is said about the work
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
+    for method in chosen:
+        if reason := benchmark.damage(plan, folder, method):
+            console.print(f"The results of {method} are made again: {reason}", markup=False, soft_wrap=True)
     total = sum(map(len, plan.pieces.values()))
     if not quiet and left:
         going_on = f"; {total - len(left)} are there already" if len(left) < total else ""
@@ -79,14 +81,16 @@ def bench(
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130
-    run = read_run(folder)
+    damaged: dict[str, str] = {}
+    run = read_run(folder, damaged)
+    failures |= damaged
     if run.results:
         written = write([run], folder)
         show([run])
         if not quiet:
             console.print(f"{duration(run.recipe.seconds or 0)}; wrote {', '.join(map(str, written))}", soft_wrap=True)
     if failures:
-        console.print(f"[bold red]{len(failures)} of {total} pieces failed[/]; the same command tries them again.")
+        console.print(f"[bold red]{len(failures)} of {total} pieces failed[/]; the same command tries them again:")
         for name, reason in failures.items():
             console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
         return 1

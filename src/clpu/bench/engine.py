@@ -135,18 +135,19 @@ class _Worker:
         self.connection.send(piece)
 
 
-def _work(connection: Connection, data: list[TaskData], folder: Path, work: Work, own: dict[str, str]) -> None:
+def _work(
+    connection: Connection, data: list[TaskData], folder: Path, work: Work, own: dict[str, tuple[str, bytes]]
+) -> None:
     """A worker's life: pieces come in, events go out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     torch.set_num_threads(1)
-    for name, source in own.items():
-        files.load_source(name, source)
+    trouble = files.load_again(own)
     while True:
         try:
             piece = connection.recv()
         except EOFError:
             return
-        reason = _do(piece, data, folder, connection.send, work)
+        reason = trouble or _do(piece, data, folder, connection.send, work)
         try:
             connection.send(Event("failed" if reason else "done", piece.name, reason=reason))
         except OSError:  # the parent was killed

@@ -215,7 +215,7 @@ def load(path: Path, piece: Piece) -> Measured:
         outputs = {(int(n), task): a for (n, _, task), a in ((k.partition("/"), a) for k, a in arrays.items())}
         measured = Measured(accuracy, outputs, rest["bytes"], rest["seconds"], rest["evaluation"])
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{path} is damaged: {error!s:.200}; remove it and run the same command again") from None
+        raise BadRun(f"{path} is damaged: {error!s:.200}") from None
     if not same:
-        raise BadRun(f"{path} is about other work than asked for; remove it and run the same command again")
+        raise BadRun(f"{path} is about other work than asked for")
     return measured

@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,11 @@ def plan(
         hint = "" if "," not in requests else " (requests are separated by spaces)"
         raise BadSetting(f"the stream {stream} has tasks {names}; the requests name {', '.join(unknown)} too{hint}")
     actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
+    everyone = list(dict.fromkeys([*methods, *also]))
+    if len({method.lower() for method in everyone}) < len(everyone):  # some disks take er.json and ER.json for one
+        raise BadSetting(f"names of methods must differ in more than capitals: {', '.join(everyone)}")
     settings = {}
-    for method in dict.fromkeys([*methods, *also]):
+    for method in everyone:
         options = profile.for_method(method, list(known_settings(method, profile.network)))
         if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
             whole = load_data(stream.partition("-")[2])
@@ -107,7 +110,19 @@ def with_settings(base: Profile, overrides: Sequence[str], methods: Sequence[str
     """A profile with the assignments of `--set`, all checked, for a run of these methods."""
     networks = [text.partition("=")[2] for text in overrides if text.startswith("network=")]
     network = networks[-1] if networks else base.network
-    return with_overrides(base, overrides, {method: list(known_settings(method, network)) for method in methods})
+    defaults = {method: known_settings(method, network) for method in methods}
+    known = {method: list(settings) for method, settings in defaults.items()}
+
+    def effect(texts: Sequence[str]) -> tuple[Any, ...]:
+        made = with_overrides(base, texts, known)
+        settings = {m: {**defaults[m], **made.for_method(m, known[m])} for m in methods}
+        return made.network, made.train, made.test, made.tasks, settings
+
+    told = list(overrides)
+    for text in overrides:  # what changes nothing is not told as a change
+        rest = [other for other in told if other != text]
+        told = rest if effect(rest) == effect(told) else told
+    return replace(with_overrides(base, overrides, known), overrides=tuple(told))
 
 
 def known_settings(method: str, network: str) -> dict[str, Any]:

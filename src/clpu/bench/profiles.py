@@ -87,7 +87,7 @@ def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str
     everything = {key for keys in known.values() for key in keys}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        if not equals or not key or not text:
+        if not equals or not key or not text or not assignment.isprintable():
             raise BadSetting(f"--set takes key=value or method.key=value, got {assignment!r:.80}")
         value = _value(text)
         base = replace(base, overrides=(*base.overrides, assignment))

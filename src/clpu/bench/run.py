@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clpu.bench import engine
 from clpu.bench.pieces import Measured, Piece, is_whole, load
 from clpu.bench.plan import Plan, in_order
 from clpu.errors import BadRun
+from clpu.methods import METHODS
 from clpu.metrics import jsd_matrix
 from clpu.requests import Stream
 from clpu.results import (
@@ -25,6 +27,7 @@ from clpu.results import (
     alive_after,
     read_method,
     read_recipe,
+    result_path,
     write_recipe,
     write_result,
 )
@@ -86,7 +89,8 @@ def _run(
         try:
             failures |= performer(in_order(left), plan.data, scratch, workers, watch)
         finally:
-            note_time()
+            with suppress(OSError):  # of a full disk more is told than this
+                note_time()
     tidy(scratch, [piece for m, pieces in plan.pieces.items() if _has_result(plan, folder, m) for piece in pieces])
     return failures
 
@@ -113,10 +117,21 @@ def tidy(scratch: Path, finished: Sequence[Piece] = ()) -> None:
 
 def _has_result(plan: Plan, folder: Path, method: str) -> bool:
     """Whether a method's results are there and whole; damaged ones are made again."""
+    return damage(plan, folder, method) == ""
+
+
+def damage(plan: Plan, folder: Path, method: str) -> str | None:
+    """What is wrong with a method's results: nothing (an empty text), or None if there are none."""
+    path = result_path(folder, method)
+    if not path.is_file():
+        return None
+    with path.open("rb"):  # what may not be read is not taken for damaged
+        pass
     try:
-        return read_method(folder, plan.recipe, method) is not None
-    except BadRun:
-        return False
+        read_method(folder, plan.recipe, method)
+    except BadRun as error:
+        return str(error)
+    return ""
 
 
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Piece]:
@@ -127,17 +142,24 @@ def unfinished(plan: Plan, folder: Path, method: str) -> list[Piece]:
     return [piece for piece in plan.pieces[method] if not is_whole(engine.file_of(scratch, piece), piece)]
 
 
-def methods_in(folder: Path, known: Container[str]) -> list[str]:
-    """The methods that an earlier run left in a folder, of those that are known."""
-    recipe = read_recipe(folder) if (folder / "run.json").is_file() else None
-    return [method for method in recipe.methods if method in known] if recipe else []
+def methods_in(folder: Path, recipe: Recipe | None) -> list[str]:
+    """The methods of the recipe that an earlier run left in a folder; `BadRun` if one is not known here."""
+    methods = list(recipe.methods) if recipe else []
+    for method in methods:
+        if method not in METHODS:
+            raise BadRun(f"{folder} holds results of {method!r}, which is not known here; --load the file that has it")
+    return methods
+
+
+def earlier(folder: Path) -> Recipe | None:
+    """The recipe that an earlier run left in a folder."""
+    return read_recipe(folder) if (folder / "run.json").is_file() else None
 
 
 def continued(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe of the folder if this one goes on with it; `BadRun` with the differences if it does not."""
-    if not (folder / "run.json").is_file():
-        return recipe
-    return joined(read_recipe(folder), recipe, folder)
+    before = earlier(folder)
+    return joined(before, recipe, folder) if before else recipe
 
 
 def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
@@ -153,13 +175,17 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
     compare("network", before.network.get("name"), recipe.network.get("name"))
     for name, now in vars(recipe.data).items():
         compare(f"data.{name}", getattr(before.data, name), now)
-    for method, now in recipe.settings.items():
-        then = before.settings.get(method, now)
+    # Of a method that is there but not asked for now, the settings count that those asked for have too, or one table
+    # would hold rows of two learning rates; but what was set for it alone is its own.
+    asked = {key for method in recipe.methods for key in recipe.settings[method]}
+    for method in [method for method in recipe.settings if method in before.settings]:
+        then, now = before.settings[method], recipe.settings[method]
         for key in sorted({*then, *now}):
-            compare(f"{method}.{key}", then.get(key), now.get(key))
-    for name, version in recipe.versions.items():
-        if name not in ("numpy", "python"):
-            compare(f"version of {name}", before.versions.get(name, version), version)
+            alone = any(text.startswith(f"{method}.{key}=") for text in before.overrides)
+            if method in recipe.methods or (key in asked and not alone):
+                compare(f"{method}.{key}", then.get(key), now.get(key))
+    for name in ("clpu", "torch", *(f"{m} (SHA-256)" for m in recipe.settings if m in before.settings)):
+        compare(f"version of {name}", before.versions.get(name), recipe.versions.get(name))
     compare("device", before.machine.get("device", "cpu"), recipe.machine.get("device", "cpu"))
     if differences:
         listed = "\n  ".join(differences)
@@ -171,7 +197,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
     return replace(
         before,
         methods=tuple(dict.fromkeys([*before.methods, *recipe.methods])),
-        settings={**before.settings, **recipe.settings},
+        settings={**{method: recipe.settings[method] for method in recipe.methods}, **before.settings},
         versions={**recipe.versions, **before.versions},
         overrides=tuple(dict.fromkeys([*before.overrides, *recipe.overrides])),
         command=before.command if recipe.command in commands else AND.join(filter(None, [*commands, recipe.command])),
@@ -185,7 +211,14 @@ def _plain(value: Any) -> Any:
 def _finish(plan: Plan, folder: Path, method: str) -> None:
     """Put the pieces of a method together, write its results, and drop the outputs that they were made from."""
     scratch = folder / "results" / "pieces"
-    measured = {piece.name: load(engine.file_of(scratch, piece), piece) for piece in plan.pieces[method]}
+    measured = {}
+    for piece in plan.pieces[method]:
+        path = engine.file_of(scratch, piece)
+        try:
+            measured[piece.name] = load(path, piece)
+        except BadRun:
+            path.unlink(missing_ok=True)  # so that the same command makes it again
+            raise
     write_result(folder, assemble(plan, method, measured))
     for piece in plan.pieces[method]:
         engine.file_of(scratch, piece).unlink()

@@ -68,7 +68,8 @@ def split_settings(
 def differences(runs: Sequence[Run]) -> str:
     """A table of what the recipes of several runs do not have in common."""
     facts = [_facts(run.recipe) for run in runs]
-    rows = {key: [one[key] for one in facts] for key in facts[0] if len({one[key] for one in facts}) > 1}
+    every = {key: [one.get(key, "–") for one in facts] for key in dict.fromkeys(key for one in facts for key in one)}
+    rows = {key: values for key, values in every.items() if len(set(values)) > 1}
     rows |= _different_settings([run.recipe for run in runs])
     head = "<tr><th></th>" + "".join(f"<th>{escape(run.name)}</th>" for run in runs) + "</tr>"
     body = "".join(
@@ -95,8 +96,7 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "test images": f"{recipe.data.test:,}",
         "SHA-256 of the data": _plain(recipe.data.sha256),
         "device": str(recipe.machine.get("device", "cpu")),
-        "torch": str(recipe.versions.get("torch", "–")),
-        "clpu": str(recipe.versions.get("clpu", "–")),
+        **{name: str(version) for name, version in recipe.versions.items() if name not in ("numpy", "python")},
     }
 
 

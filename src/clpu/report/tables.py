@@ -261,7 +261,9 @@ def _latex_table(groups: Sequence[Group], caption: str, label: str, published: b
     size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
     lines = [r"\begin{table}[t]", size, r"  \begin{tabular}{@{}lcccccc@{}}", r"    \toprule"]
     for number, (run, rows) in enumerate(groups):
-        title = names.stream(run.recipe.stream) + (f" ({run.recipe.profile}, {run.name})" if len(groups) > 1 else "")
+        facts = [profile(run.recipe)] if run.recipe.overrides or len(groups) > 1 else []
+        facts += [run.name] if len(groups) > 1 else []
+        title = names.stream(run.recipe.stream) + (f" ({', '.join(facts)})" if facts else "")
         lines += [r"    \midrule"] if number else []
         lines += [f"    & \\multicolumn{{6}}{{c}}{{{tex(title)}}} \\\\", r"    \cmidrule(lr){2-7}"]
         lines += [f"    Method & {titles} \\\\", r"    \midrule"]
