@@ -8,6 +8,7 @@ import pytest
 from test_bench_run import figures, tiny
 
 from clpu.bench.run import run
+from clpu.methods import METHODS, files
 
 pytestmark = pytest.mark.ray
 
@@ -59,3 +60,14 @@ def test_a_failing_piece_is_told_and_a_later_run_goes_on(cluster, tmp_path):
     assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
     assert all("Diverged" in reason for reason in failures.values())
     assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["clpu-der++.json"]
+
+
+def test_a_users_method_reaches_the_cluster(cluster, tmp_path):
+    source = b"import clpu\n@clpu.register\nclass Mine(clpu.METHODS['seq']):\n    name = 'mine-on-ray'\n"
+    files.load_source("mine.py", source)
+    try:
+        assert run(tiny(("mine-on-ray",)), tmp_path, 2, performer=cluster.run_pieces) == {}
+        assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["mine-on-ray.json"]
+    finally:
+        checksum = files.CHECKSUMS.pop("mine-on-ray")
+        del METHODS["mine-on-ray"], files.LOADED[checksum]
