@@ -78,7 +78,7 @@ def differences(runs: Sequence[Run]) -> str:
     )
     if not body:
         return '<p class="note">The runs have the same recipe.</p>'
-    return f'<div class="scroll"><table class="plain"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="plain wrap"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:
@@ -87,7 +87,7 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "stream": recipe.stream,
         "requests": recipe.requests,
         "profile": recipe.profile,
-        "methods": ", ".join(map(names.method, recipe.methods)),
+        "methods": ", ".join(map(names.method, sorted(recipe.methods, key=_place))),
         "seeds": f"{_listed(recipe.seeds)}; counterfactual runs {_listed(recipe.counterfactual_seeds)}",
         "network": _plain(recipe.network),
         "data": recipe.data.name,
@@ -98,6 +98,12 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "device": str(recipe.machine.get("device", "cpu")),
         **{name: str(version) for name, version in recipe.versions.items() if name not in ("numpy", "python")},
     }
+
+
+def _place(method: str) -> tuple[int, str]:
+    """Where a method stands in tables: the paper's in its order, then others by name."""
+    known = list(names.METHODS)
+    return (known.index(method), "") if method in known else (len(known), method)
 
 
 def _different_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
