@@ -24,6 +24,7 @@ from clpu.audit.plan import Design, audit_profile, estimate, probes
 from clpu.audit.probes import load, perform
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
+from clpu.bench.pieces import write_arrays
 from clpu.bench.profiles import profile, with_overrides
 from clpu.errors import BadData, BadRun, BadSetting
 from clpu.jsonfile import dumps
@@ -140,6 +141,15 @@ def test_a_damaged_piece_is_made_again(tmp_path):
         load(path, probe)
     assert auditing.run(plan, tmp_path) == {}
     assert list(auditing.read_audit(tmp_path).findings) == ["seq"]
+
+
+def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(tmp_path):
+    plan = planned("seq")
+    probe = plan.probes["seq"][0]
+    path = tmp_path / "pieces" / f"{probe.name}.safetensors"
+    write_arrays(path, {"nonsense": np.zeros(1)}, {"piece": probe.described(), "fingerprints": "{}"})
+    assert list(auditing.run(plan, tmp_path)) == ["seq"]
+    assert auditing.run(plan, tmp_path) == {}
 
 
 def test_damaged_findings_are_made_again(tmp_path, finished):

@@ -131,15 +131,7 @@ def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:
 def _has_findings(folder: Path, method: str) -> bool:
     """Whether the findings about a method are there and whole; damaged ones are made again."""
     path = findings_path(folder, method)
-    if not path.is_file():
-        return False
-    with path.open("rb"):  # what may not be read is not taken for damaged
-        pass
-    try:
-        Findings.from_json(jsonfile.read(path), str(path))
-    except BadRun:
-        return False
-    return True
+    return benchmark.trouble(path, lambda: Findings.from_json(jsonfile.read(path), str(path))) == ""
 
 
 def findings_path(folder: Path, method: str) -> Path:
@@ -150,7 +142,7 @@ def findings_path(folder: Path, method: str) -> Path:
 def _finish(plan: Plan, folder: Path, method: str, promised: bool) -> None:
     """Put the probes of a method together, write its findings, and drop what they were made from."""
     files = {probe.name: engine.file_of(folder / "pieces", probe) for probe in plan.probes[method]}
-    seen = {probe.name: load(files[probe.name], probe) for probe in plan.probes[method]}
+    seen = {probe.name: benchmark.taken(load, files[probe.name], probe) for probe in plan.probes[method]}
     findings = assemble(plan, method, seen, promised)
     jsonfile.write(findings_path(folder, method), findings.to_json())
     for path in files.values():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -31,6 +31,9 @@ from clpu.results import (
     write_recipe,
     write_result,
 )
+
+P = TypeVar("P")
+M = TypeVar("M")
 
 #: Between the commands that made a run one after the other.
 AND = " && "
@@ -122,16 +125,29 @@ def _has_result(plan: Plan, folder: Path, method: str) -> bool:
 
 def damage(plan: Plan, folder: Path, method: str) -> str | None:
     """What is wrong with a method's results: nothing (an empty text), or None if there are none."""
-    path = result_path(folder, method)
+    return trouble(result_path(folder, method), lambda: read_method(folder, plan.recipe, method))
+
+
+def trouble(path: Path, read: Callable[[], object]) -> str | None:
+    """What is wrong with a file that `read` reads: nothing (an empty text), or None if there is none."""
     if not path.is_file():
         return None
     with path.open("rb"):  # what may not be read is not taken for damaged
         pass
     try:
-        read_method(folder, plan.recipe, method)
+        read()
     except BadRun as error:
         return str(error)
     return ""
+
+
+def taken(read: Callable[[Path, P], M], path: Path, piece: P) -> M:
+    """What a finished piece holds; one that cannot be used is removed, so that the same command makes it again."""
+    try:
+        return read(path, piece)
+    except BadRun:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Piece]:
@@ -211,17 +227,11 @@ def _plain(value: Any) -> Any:
 def _finish(plan: Plan, folder: Path, method: str) -> None:
     """Put the pieces of a method together, write its results, and drop the outputs that they were made from."""
     scratch = folder / "results" / "pieces"
-    measured = {}
-    for piece in plan.pieces[method]:
-        path = engine.file_of(scratch, piece)
-        try:
-            measured[piece.name] = load(path, piece)
-        except BadRun:
-            path.unlink(missing_ok=True)  # so that the same command makes it again
-            raise
+    files = {piece.name: engine.file_of(scratch, piece) for piece in plan.pieces[method]}
+    measured = {piece.name: taken(load, files[piece.name], piece) for piece in plan.pieces[method]}
     write_result(folder, assemble(plan, method, measured))
-    for piece in plan.pieces[method]:
-        engine.file_of(scratch, piece).unlink()
+    for path in files.values():
+        path.unlink()
 
 
 def assemble(plan: Plan, method: str, measured: dict[str, Measured]) -> Result:
