@@ -21,6 +21,7 @@ from clpu.networks.blueprint import Blueprint
 from clpu.requests import Entry, Instruction, Request, check_name
 from clpu.settings import known, make, refuse_unknown
 from clpu.snapshot import FORMAT, VERSION, Snapshot, main_tensors, read_state, state_meta, state_tensors, task_tensors
+from clpu.threads import check_threads, computing_with
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Agent:
     "resnet18" or a `torch.nn.Module` that maps inputs to features. With `seeds` the agent is a population:
     independent replicas trained in lockstep, and everything it returns has a replica axis in front.
     Further keyword arguments are settings of training, method and network. `progress` is called with a
-    `Progress` after every step; if it raises, the request is undone.
+    `Progress` after every step; if it raises, the request is undone. Everything is computed with `threads`
+    threads, whatever the process uses otherwise; a different count may give a different digest.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Agent:
         *,
         seeds: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
+        threads: int = 1,
         progress: Callable[[Progress], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -73,6 +76,7 @@ class Agent:
         blueprint = Blueprint(network, {k: v for k, v in settings.items() if k in of_network}, _device(device))
         chosen = make(method_class.Settings, {k: v for k, v in settings.items() if k in of_method})
         self.progress = progress
+        self.threads = check_threads(threads)
         self._population = seeds is not None
         self._request: Request | None = None
         self._method = method_class(chosen, blueprint, _seeds([seed] if seeds is None else seeds), self._report)
@@ -216,6 +220,7 @@ class Agent:
         network: nn.Module | None = None,
         method: type[Method] | None = None,
         device: str | torch.device = "cpu",
+        threads: int = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> Agent:
         """An agent that goes on exactly where the saved one stopped.
@@ -246,6 +251,7 @@ class Agent:
                 network if network is not None else name,
                 seeds=seeds,
                 device=device,
+                threads=threads,
                 progress=progress,
                 **options,
             )
@@ -263,6 +269,7 @@ class Agent:
         """An independent agent in the same state; cheap, because networks and memories are never changed in place."""
         other = object.__new__(Agent)
         other.progress, other._population, other._request = self.progress, self._population, None
+        other.threads = self.threads
         method = self._method
         other._method = type(method)(method.settings, method.blueprint, method.seeds, other._report)
         other._method.state = method.state.copy()
@@ -282,7 +289,7 @@ class Agent:
         self._method.state, self._request = before.copy(), request
         try:
             # Whatever the caller has switched on or off.
-            with torch.inference_mode(False), torch.enable_grad(), self._full_precision():
+            with torch.inference_mode(False), torch.enable_grad(), self._computing():
                 yield
         except BaseException:
             self._method.state = before
@@ -290,8 +297,11 @@ class Agent:
         finally:
             self._request = None
 
-    def _full_precision(self) -> torch.autocast:
-        return torch.autocast(self._method.device.type, enabled=False)
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """In full precision and with the agent's threads, whatever the caller uses."""
+        with computing_with(self.threads), torch.autocast(self._method.device.type, enabled=False):
+            yield
 
     def _report(self, phase: str, step: int, steps: int) -> None:
         if self.progress is not None and self._request is not None:
@@ -317,7 +327,7 @@ class Agent:
         if head is None or head.weight.shape[-1] != known_classes:
             assert known_classes is not None
             head = method.blueprint.head(network.body.features, known_classes, method.seeds, task)
-        with self._full_precision():
+        with self._computing():
             return network.evaluate(head, inputs)
 
     def _returned(self, values: Tensor, as_tensor: bool) -> Any:

@@ -63,6 +63,7 @@ def audit(
     pairs: int = 2,
     error_rate: float = 0.01,
     device: str = "cpu",
+    threads: int = 1,
     folder: Path | str | None = None,
     progress: Callable[[Event], None] = lambda event: None,
     **settings: Any,
@@ -85,10 +86,10 @@ def audit(
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
         raise BadSetting(f"the tasks are {', '.join(d.name for d in data)}; the requests name {', '.join(unknown)} too")
-    agent = Agent(method, network, device=device, **settings)
+    agent = Agent(method, network, device=device, threads=threads, **settings)
     kind = network if isinstance(network, str) else "module"
     design = Design(runs=runs, pairs=pairs, error_rate=error_rate)
-    made = list(probes(agent.method, asked, data, design, kind, agent.settings, device))
+    made = list(probes(agent.method, asked, data, design, kind, agent.settings, device, threads))
     recipe = Recipe(
         stream="own tasks",
         requests=str(asked),
@@ -102,7 +103,7 @@ def audit(
             "own tasks", "", len(data), len(data[0].train_y), len(data[0].test_y), tuple(len(d.classes) for d in data)
         ),
         versions={"clpu": clpu.__version__, "torch": torch.__version__},
-        machine={"device": str(device)},
+        machine={"device": str(device), "threads": threads},
     )
     plan = Plan(recipe, design, data, {agent.method: made})
     chosen = METHODS[method] if isinstance(method, str) else method

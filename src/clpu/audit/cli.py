@@ -28,6 +28,7 @@ def add_commands(app: typer.Typer) -> None:
             typer.Option(help="The audit's folder.", show_default="audits/STREAM-PROFILE"),
         ] = None,
         workers: options.Workers = None,
+        threads: options.Threads = 1,
         set_: options.Overrides = None,
         load: options.Load = None,
         store: Annotated[
@@ -51,6 +52,18 @@ def add_commands(app: typer.Typer) -> None:
         names = options.names_of(methods)
         folder = out or Path("audits") / f"{stream}-{profile}"
         code = command(
-            stream, profile, names, requests, seeds, folder, workers, set_ or [], error_rate, device, quiet, store
+            stream,
+            profile,
+            names,
+            requests,
+            seeds,
+            folder,
+            workers,
+            set_ or [],
+            error_rate,
+            device,
+            quiet,
+            store,
+            threads,
         )
         raise typer.Exit(code)

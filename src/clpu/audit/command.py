@@ -35,6 +35,7 @@ def audit(
     device: str,
     quiet: bool,
     store: bool = False,
+    threads: int = 1,
 ) -> int:
     """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
     if workers is not None and workers < 1:
@@ -46,7 +47,7 @@ def audit(
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
     sized = planning.with_settings(base, overrides, [*chosen, *also])
-    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line(), also)
+    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line(), also, threads)
     auditing.continued(plan, folder)  # refused, if at all, before anything is timed
     left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
     processes = workers or planning.cores()

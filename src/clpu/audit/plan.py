@@ -91,7 +91,14 @@ def steps_of(task: TaskData, settings: Mapping[str, Any]) -> int:
 
 
 def probes(
-    method: str, stream: Stream, data: Sequence[TaskData], design: Design, network: str, settings: Any, device: str
+    method: str,
+    stream: Stream,
+    data: Sequence[TaskData],
+    design: Design,
+    network: str,
+    settings: Any,
+    device: str,
+    threads: int = 1,
 ) -> Iterator[Probe]:
     """The runs of one method: actual, counterfactual, and the twins whose bits are compared.
 
@@ -112,13 +119,13 @@ def probes(
     for group, text, first, sights in groups:
         for start in range(first, first + design.runs, size):
             seeds = tuple(range(start, min(start + size, first + design.runs)))
-            yield Probe(method, group, text, seeds, network, settings, (), device, sights, sizes, later)
+            yield Probe(method, group, text, seeds, network, settings, (), device, threads, sights, sizes, later)
     twins = tuple(range(PAIR_SEEDS, PAIR_SEEDS + design.pairs))
     checkpoints = tuple(checked(stream))
-    yield Probe(method, "bits", str(stream), twins, network, settings, checkpoints, device)
+    yield Probe(method, "bits", str(stream), twins, network, settings, checkpoints, device, threads)
     for text, numbers in counterfactuals(stream, checked(stream)).items():
         group = f"bits-never-{numbers[-1]}"
-        yield Probe(method, group, text, twins, network, settings, (len(Stream(text)),), device)
+        yield Probe(method, group, text, twins, network, settings, (len(Stream(text)),), device, threads)
 
 
 def checked(stream: Stream) -> list[int]:
@@ -156,7 +163,15 @@ def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
             raise _Enough
 
     base = {k: v for k, v in probe.settings.items() if k in Agent("seq", probe.network).settings}
-    agent = Agent("seq", probe.network, seeds=probe.seeds, device=probe.device, progress=watch, **base)
+    agent = Agent(
+        "seq",
+        probe.network,
+        seeds=probe.seeds,
+        device=probe.device,
+        threads=probe.threads,
+        progress=watch,
+        **base,
+    )
     with suppress(_Enough):
         agent.learn(task.name, task.train_x, task.train_y)
     a_step = (stamps[-1] - stamps[len(stamps) // 4]) / max(1, len(stamps) - 1 - len(stamps) // 4) / len(probe.seeds)

@@ -62,6 +62,7 @@ def perform(
         probe.network if network is None else network,
         seeds=probe.seeds,
         device=probe.device,
+        threads=probe.threads,
         **probe.settings,
     )
     share(agent, None if probe.outputs_after else shared)

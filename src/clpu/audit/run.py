@@ -39,12 +39,13 @@ def plan(
     device: str = "cpu",
     command: str = "",
     also: Sequence[str] = (),
+    threads: int = 1,
 ) -> Plan:
     """Check everything that can be checked before the first step, and say what there is to do."""
-    bench = planning.plan(stream, profile, methods, requests, design.runs, device, command, also)
+    bench = planning.plan(stream, profile, methods, requests, design.runs, device, command, also, threads)
     asked, settings = Stream(bench.recipe.requests), bench.recipe.settings
     made = {
-        method: list(probes(method, asked, bench.data, design, profile.network, settings[method], device))
+        method: list(probes(method, asked, bench.data, design, profile.network, settings[method], device, threads))
         for method in methods
     }
     return Plan(bench.recipe, design, bench.data, made)

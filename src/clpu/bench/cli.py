@@ -25,6 +25,7 @@ def add_commands(app: typer.Typer) -> None:
             typer.Option(help="The run folder.", show_default="runs/STREAM-PROFILE"),
         ] = None,
         workers: options.Workers = None,
+        threads: options.Threads = 1,
         set_: options.Overrides = None,
         load: options.Load = None,
         device: options.Device = "cpu",
@@ -46,6 +47,6 @@ def add_commands(app: typer.Typer) -> None:
         options.load_methods(load)
         names = options.names_of(methods)
         folder = out or Path("runs") / f"{stream}-{profile}"
-        where = Where(engine, address, workers, device)
+        where = Where(engine, address, workers, device, threads)
         code = command(stream, profile, names, requests, seeds, folder, set_ or [], where, quiet)
         raise typer.Exit(code)

@@ -106,7 +106,6 @@ def _perform(
     piece: Piece, packed: list[Any], events: Any, work: Work, own: dict[str, tuple[str, bytes]]
 ) -> tuple[str, bytes]:
     """One piece, in a Ray worker: the reason if it failed, and the file that it would have saved."""
-    torch.set_num_threads(1)
     trouble = files.load_again(own)
     if trouble:
         return trouble, b""

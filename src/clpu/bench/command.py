@@ -29,6 +29,7 @@ class Where:
     address: str | None = None
     workers: int | None = None
     device: str = "cpu"
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
@@ -64,7 +65,9 @@ def bench(
     base = named_profile(stream, profile)
     also = [method for method in benchmark.methods_in(folder, benchmark.earlier(folder)) if method not in chosen]
     sized = planning.with_settings(base, overrides, [*chosen, *also])
-    plan = planning.plan(stream, sized, chosen, requests, seeds, where.device, planning.command_line(), also)
+    plan = planning.plan(
+        stream, sized, chosen, requests, seeds, where.device, planning.command_line(), also, where.threads
+    )
     benchmark.continued(plan.recipe, folder)  # refused, if at all, before anything is said about the work
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     for method in chosen:

@@ -1,4 +1,4 @@
-"""Where pieces of work run: in this process, or in worker processes with one thread each.
+"""Where pieces of work run: in this process, or in worker processes.
 
 An engine performs pieces in any order, saves each as soon as it is done, and tells what happens in events.
 A piece that fails does not stop the others.
@@ -9,20 +9,19 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.multiprocessing
 
 from clpu.agent import Progress
 from clpu.bench.pieces import Piece, TaskData, perform, save
 from clpu.errors import Error
 from clpu.methods import files
+from clpu.threads import computing_with
 
 #: A worker says how far it is at most this often, counted in steps.
 STEPS_A_REPORT = 25
@@ -68,8 +67,7 @@ def run_pieces(
 ) -> dict[str, str]:
     """Perform pieces and save each in the folder; returns the reason of failure of those that failed."""
     if workers <= 1 or len(pieces) <= 1:
-        with _one_thread():
-            return _here(pieces, data, folder, listener, work)
+        return _here(pieces, data, folder, listener, work)
     return _in_workers(pieces, data, folder, min(workers, len(pieces)), listener, work)
 
 
@@ -88,7 +86,8 @@ def _do(piece: Piece, data: Sequence[TaskData], folder: Path, tell: Listener, wo
             tell(Event("step", piece.name, number, step.phase, step.step, step.steps))
 
     try:
-        work(piece, data, file_of(folder, piece), progress)
+        with computing_with(piece.threads):
+            work(piece, data, file_of(folder, piece), progress)
     except (Error, OSError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
     except Exception:
@@ -106,17 +105,6 @@ def _here(
             failures[piece.name] = reason
         listener(Event("failed" if reason else "done", piece.name, reason=reason))
     return failures
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As a worker would have it, so that results do not depend on the number of workers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Worker:
@@ -140,7 +128,6 @@ def _work(
 ) -> None:
     """A worker's life: pieces come in, events go out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    torch.set_num_threads(1)
     trouble = files.load_again(own)
     while True:
         try:

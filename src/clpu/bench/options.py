@@ -18,8 +18,9 @@ Size = Annotated[str, typer.Option(help="How big: paper, small (two CPU cores) o
 Requests = Annotated[str, typer.Option(help="Requests, such as '1R 2T 2F', or the name of a known stream.")]
 Workers = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(help="Worker processes, one thread each.", show_default="cores"),
+    typer.Option(help="Worker processes.", show_default="cores"),
 ]
+Threads = Annotated[int, typer.Option(help="Threads per agent. The numbers depend on it.")]
 Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", help="key=value or method.key=value: changes a setting; as often as you like."),

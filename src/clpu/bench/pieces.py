@@ -50,6 +50,7 @@ class Piece:
     settings: dict[str, Any]
     outputs_after: tuple[int, ...]
     device: str = "cpu"
+    threads: int = 1
 
     @property
     def name(self) -> str:
@@ -82,7 +83,14 @@ def perform(
     `shared` is a folder in which pieces leave learning for others that would do the same.
     """
     stream, by_name = Stream(piece.requests), {task.name: task for task in data}
-    agent = Agent(piece.method, piece.network, seeds=piece.seeds, device=piece.device, **piece.settings)
+    agent = Agent(
+        piece.method,
+        piece.network,
+        seeds=piece.seeds,
+        device=piece.device,
+        threads=piece.threads,
+        **piece.settings,
+    )
     place = share(agent, shared)
     # A counterfactual may have no requests at all; then the fresh agent is what is measured.
     accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))

@@ -48,6 +48,7 @@ def plan(
     device: str = "cpu",
     command: str = "",
     also: Sequence[str] = (),
+    threads: int = 1,
 ) -> Plan:
     """Check everything that can be checked before the first step, and say what there is to do.
 
@@ -74,10 +75,10 @@ def plan(
         if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
             whole = load_data(stream.partition("-")[2])
             options = {"mean": whole.mean, "std": whole.std, **options}
-        agent = Agent(method, profile.network, seeds=actual, device=device, **options)
+        agent = Agent(method, profile.network, seeds=actual, device=device, threads=threads, **options)
         settings[method] = agent.settings
     pieces = {
-        method: list(_pieces(method, asked, actual, never, profile.network, settings[method], device))
+        method: list(_pieces(method, asked, actual, never, profile.network, settings[method], device, threads))
         for method in methods
     }
     recipe = Recipe(
@@ -99,7 +100,13 @@ def plan(
             # A method from a user's file: which text it had.
             **{f"{name} (SHA-256)": CHECKSUMS[name] for name in settings if name in CHECKSUMS},
         },
-        machine={"cpu": _cpu(), "cores": cores(), "os": platform.platform(terse=True), "device": device},
+        machine={
+            "cpu": _cpu(),
+            "cores": cores(),
+            "os": platform.platform(terse=True),
+            "device": device,
+            "threads": threads,
+        },
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         overrides=profile.overrides,
     )
@@ -131,7 +138,14 @@ def known_settings(method: str, network: str) -> dict[str, Any]:
 
 
 def _pieces(
-    method: str, stream: Stream, actual: Sequence[int], never: Sequence[int], network: str, settings: Any, device: str
+    method: str,
+    stream: Stream,
+    actual: Sequence[int],
+    never: Sequence[int],
+    network: str,
+    settings: Any,
+    device: str,
+    threads: int,
 ) -> Iterator[Piece]:
     # The MLP's replicas are stacked in one process; those of other networks are spread over processes.
     size = len(actual) if network == "mlp" else 1
@@ -140,7 +154,8 @@ def _pieces(
         groups.append((f"never-{last}", text, never, (len(Stream(text)),)))
     for group, text, seeds, outputs in groups:
         for first in range(0, len(seeds), size):
-            yield Piece(method, group, text, tuple(seeds[first : first + size]), network, settings, outputs, device)
+            some = tuple(seeds[first : first + size])
+            yield Piece(method, group, text, some, network, settings, outputs, device, threads)
 
 
 def counterfactuals(stream: Stream) -> dict[str, int]:

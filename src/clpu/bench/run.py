@@ -203,6 +203,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
     for name in ("clpu", "torch", *(f"{m} (SHA-256)" for m in recipe.settings if m in before.settings)):
         compare(f"version of {name}", before.versions.get(name), recipe.versions.get(name))
     compare("device", before.machine.get("device", "cpu"), recipe.machine.get("device", "cpu"))
+    compare("threads", before.machine.get("threads", 1), recipe.machine.get("threads", 1))
     if differences:
         listed = "\n  ".join(differences)
         raise BadRun(

@@ -40,11 +40,12 @@ def demo(
     method: str = typer.Option("clpu-der++", help="The method; `clpu methods` lists them."),
     stream: str = typer.Option("clpu-2022", "--requests", help="Requests, such as '1R 2T 2F', for tasks 1 to 5."),
     seed: int = typer.Option(0, help="The agent's seed."),
+    threads: int = typer.Option(1, help="Threads to compute with. A different number may give different digests."),
 ) -> None:
     """Watch an agent learn five rotations of handwritten digits, forget two, and prove that nothing is left."""
     from clpu.cli.demo import show
 
-    show(method, stream, seed)
+    show(method, stream, seed, threads)
 
 
 @app.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
@@ -20,16 +19,15 @@ SETTINGS: dict[str, Any] = {"epochs": 10, "lr": 0.1}
 WORDS = {"learn": "learn task {} for good", "keep": "remember task {} for good", "nothing": "task {} is known already"}
 
 
-def show(method: str, requests: str, seed: int) -> None:
+def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
     """Run a stream and its counterfactual on rotated digits, and print what happens."""
-    torch.set_num_threads(1)  # so small a network gains nothing from more
     console = Console()
     stream = Stream(requests)
     data = {task.name: task for task in tasks("rot-digits")}
     unknown = [task for task in stream.tasks if task not in data]
     if unknown:
         raise BadRequest(f"the demo has tasks {', '.join(data)}; the stream names {', '.join(unknown)}")
-    agent = Agent(method, seed=seed, **SETTINGS)
+    agent = Agent(method, seed=seed, threads=threads, **SETTINGS)
     console.print(
         f"[bold]{agent.method}[/] learns handwritten digits, each task at another angle, and forgets some of them."
     )
@@ -44,7 +42,7 @@ def show(method: str, requests: str, seed: int) -> None:
             meaning = _handle(agent, request, data, bar, console)
             table.add_row(str(request), meaning, *(_cell(agent, data[name]) for name in stream.tasks))
     console.print(table)
-    _compare(console, agent, stream, data, method, seed)
+    _compare(console, agent, stream, data)
 
 
 def _bar(console: Console) -> Progress:
@@ -84,11 +82,11 @@ def _cell(agent: Agent, task: Task) -> Text:
     return Text(f"{100 * share:.1f}", style="green" if status == "R" else "yellow")
 
 
-def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Task], method: str, seed: int) -> None:
+def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Task]) -> None:
     if not stream.forgets:
         console.print("\nNothing was to be forgotten, so there is nothing to compare.")
         return
-    never = Agent(method, seed=seed, **SETTINGS)
+    never = Agent(agent.method, seed=agent.seeds[0], threads=agent.threads, **SETTINGS)
     counterfactual = stream.counterfactual()
     with _bar(console) as bar:
         for request in counterfactual:
@@ -103,4 +101,4 @@ def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Tas
     if agent.digest() == never.digest():
         console.print(f"[bold green]Equal, bit by bit:[/] nothing is left of {names}.")
     else:
-        console.print(f"[bold red]Different:[/] {method} keeps a trace of {names}.")
+        console.print(f"[bold red]Different:[/] {agent.method} keeps a trace of {names}.")

@@ -31,6 +31,7 @@ Data = Annotated[
     Path,
     typer.Option("--data", metavar="FILE", help=".npz (x, y), .csv, or a folder of images.", show_default=False),
 ]
+Threads = Annotated[int, typer.Option(help="Threads to compute with. A different number may give a different digest.")]
 Label = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a .csv; the last by default.")
 ]
@@ -71,6 +72,7 @@ def learn(
     data: Data,
     temporary: Annotated[bool, typer.Option("--temporary", help="Learn it for now: it can be forgotten.")] = False,
     label: Label = None,
+    threads: Threads = 1,
     keys: Keys = None,
 ) -> None:
     """Learn a new task, for good or, with --temporary, for now."""
@@ -84,17 +86,17 @@ def learn(
         kind = "for now" if temporary else "for good"
         return f"learned {kind} from {len(table.x)} examples{f' (labels: {named})' if named else ''}"
 
-    _request(store, keys, request)
+    _request(store, keys, threads, request)
 
 
-def keep(store: Store, task: Task, keys: Keys = None) -> None:
+def keep(store: Store, task: Task, threads: Threads = 1, keys: Keys = None) -> None:
     """Remember a temporary task for good."""
 
     def request(agent: DurableAgent) -> str:
         agent.keep(task)
         return "remembered for good"
 
-    _request(store, keys, request)
+    _request(store, keys, threads, request)
 
 
 def forget(
@@ -103,6 +105,7 @@ def forget(
     receipt: Annotated[
         Path | None, typer.Option("--receipt", metavar="FILE", help="Write a signed statement for who asked.")
     ] = None,
+    threads: Threads = 1,
     keys: Keys = None,
 ) -> None:
     """Forget a temporary task: its key is destroyed, its files are removed, and nothing says it was there."""
@@ -116,7 +119,7 @@ def forget(
         note = "" if agent.exact else f" as well as {agent.method} can: its forgetting is approximate"
         return f"forgotten{note}" + (f"; the receipt is in {receipt}" if receipt else "")
 
-    _request(store, keys, request)
+    _request(store, keys, threads, request)
 
 
 def predict(
@@ -129,6 +132,7 @@ def predict(
     label: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="A .csv's column to leave out.")
     ] = None,
+    threads: Threads = 1,
     keys: Keys = None,
 ) -> None:
     """Predict labels: a row an input, with the most probable label and the probability of each."""
@@ -137,7 +141,7 @@ def predict(
         from clpu.store.data_files import read
         from clpu.store.output import write_predictions
 
-        with open_store(store, keys=keys, read_only=True) as agent:
+        with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
             table = read(data, label=label, labelled=False)
             probabilities = agent.predict(task, table.x)
             write_predictions(probabilities, agent.labels(task), out)
@@ -150,6 +154,7 @@ def status(
         typer.Option("--test", metavar="TASK=FILE", help="Show the accuracy on labelled data; may be repeated."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    threads: Threads = 1,
     keys: Keys = None,
 ) -> None:
     """Show what the agent knows: tasks, accuracy where a test file is given, bytes, digest."""
@@ -159,7 +164,7 @@ def status(
         from clpu.store.output import describe, show_status
 
         files = dict(_pair(text, "--test TASK=FILE") for text in test or [])
-        with open_store(store, keys=keys, read_only=True) as agent:
+        with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
             accuracies = {}
             for name, file in files.items():
                 table = read(file)
@@ -199,7 +204,7 @@ def verify_receipt(
         show_receipt(found, checked=expected is not None)
 
 
-def _request(store: Path, keys: Path | None, request: Callable[[DurableAgent], str]) -> None:
+def _request(store: Path, keys: Path | None, threads: int, request: Callable[[DurableAgent], str]) -> None:
     """Handle one request with a progress bar; Ctrl-C undoes it unless it is saved already.
 
     What is said on success names no task: standard output may end in a log, which a forget does not reach.
@@ -209,7 +214,7 @@ def _request(store: Path, keys: Path | None, request: Callable[[DurableAgent], s
 
         saved = False
         try:
-            with open_store(store, keys=keys) as agent:
+            with open_store(store, keys=keys, threads=threads) as agent:
                 before = agent.tasks
                 try:
                     with _progress_bar() as agent.progress:

@@ -136,16 +136,20 @@ def open(
     network: nn.Module | None = None,
     method: type[Method] | None = None,
     device: str | torch.device = "cpu",
+    threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> DurableAgent:
     """The agent that lives in a folder; it persists each request before it returns.
 
     `keys` is the path of the key file if that lives elsewhere. With `read_only` it takes no lock and handles no
-    requests. `network` and `method` hand in code of your own again; `device` and `progress` are as for `Agent`.
+    requests. `network` and `method` hand in code of your own again; `device`, `threads` and `progress` are as for
+    `Agent`.
     """
     store = Store(path, keys, write=not read_only)
     try:
-        return DurableAgent._of(store, network=network, method=method, device=device, progress=progress)
+        return DurableAgent._of(
+            store, network=network, method=method, device=device, threads=threads, progress=progress
+        )
     except BaseException:
         store.close()
         raise
@@ -160,11 +164,12 @@ def create(
     seeds: Sequence[int] | None = None,
     keys: PathLike | None = None,
     device: str | torch.device = "cpu",
+    threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> DurableAgent:
     """Make a folder for a new agent, and open it. `keys` is where the keys are to live, if not in the folder."""
-    agent = Agent(method, network, seed, seeds=seeds, device=device, **settings)
+    agent = Agent(method, network, seed, seeds=seeds, device=device, threads=threads, **settings)
     folder = Path(path)
     with failures(folder, "made"):
         made = not folder.exists()
@@ -188,7 +193,15 @@ def create(
             files.close()
     own_network = network if isinstance(network, nn.Module) else None
     own_method = method if isinstance(method, type) else None
-    return open(folder, keys=keys, network=own_network, method=own_method, device=device, progress=progress)
+    return open(
+        folder,
+        keys=keys,
+        network=own_network,
+        method=own_method,
+        device=device,
+        threads=threads,
+        progress=progress,
+    )
 
 
 def _refuse_occupied(files: Files, folder: Path) -> None:
