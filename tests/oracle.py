@@ -1,9 +1,9 @@
 """The slow, obvious way, in float64: one model, plain PyTorch modules and optimisers, one step at a time.
 
-A long run in float32 ends differently on every CPU, because rounding errors grow from step to step. So no two ends of
-runs are compared: `recorded` notes the state before and after every step of ours, and `assert_steps` takes each of these
-steps again from the same state. What may differ is the rounding of one step, at least a hundred times smaller than the
-effect of a wrong learning rate, weight decay or loss.
+A long run in float32 ends differently on every CPU, because rounding errors grow from step to step. So the ends of two
+runs are not compared: `recorded` notes the state before and after every step of ours, and `assert_steps` takes each of
+these steps again from the same state. What may differ is the rounding of one step, at least a hundred times smaller
+than the effect of a wrong learning rate, weight decay or loss.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Learning works on real data: handwritten digits at five angles, the default stream, the settings of the demo.
 
-How a long run ends depends on how the CPU rounds: a different CPU is like a different seed. So nothing is compared but the
-mean over four seeds with a bound that no set of four seeds comes near: at least six standard errors away from what
-is measured, and on the other side of what is measured with the fault that the test is about. Both are in the comments.
+How a long run ends depends on how the CPU rounds: a different CPU is like a different seed. So what is compared is the
+mean over four seeds, and with a bound that no four seeds come near: at least six standard errors away from what is
+measured, and on the other side of what is measured with the fault that the test is about. Both are in the comments.
 """
 
 import clpu
@@ -31,7 +31,9 @@ def test_every_remembered_task_stays_above_90_percent_also_one_that_was_merged()
     agent = played("1R 2T 3T 4R 2R 3F 5T 5F", "clpu-der++")
     assert agent.tasks == {"1": "R", "2": "R", "4": "R"}
     for task in agent.tasks:
-        assert accuracy(agent, "rot-digits", task) > 0.90, task  # from 0.934 ± 0.005; a tenth of the merge: 0.871 on task 2
+        assert accuracy(agent, "rot-digits", task) > 0.90, (
+            task
+        )  # from 0.934 ± 0.005; a tenth of the merge: 0.871 on task 2
 
 
 def test_a_temporary_network_that_starts_from_the_main_one_has_a_head_start():
