@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # One thread a process: the tests run in one process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types unit test-slow test-data test-ray bench-speed clean
+.PHONY: help demo test lint types unit test-slow test-cpus test-data test-ray bench-speed clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ unit: $(VENV)/.dev ## pytest
 
 test-slow: $(VENV)/.dev ## the long tests
 	@$(ONE_THREAD) $(BIN)/pytest -q -n auto -m slow
+
+test-cpus: $(VENV)/.dev ## the quick tests once per instruction set that this CPU can pretend to have
+	@$(ONE_THREAD) $(BIN)/python tests/cpus.py
 
 test-data: $(VENV)/.dev ## known facts about the real data sets, for those who have them
 	@$(ONE_THREAD) $(BIN)/pytest -q -m data

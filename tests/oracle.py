@@ -1,53 +1,141 @@
-"""The slow, obvious way: one model, one example loop, plain PyTorch modules and optimisers."""
+"""The slow, obvious way, in float64: one model, plain PyTorch modules and optimisers, one step at a time.
+
+A long run in float32 ends differently on every CPU, because rounding errors grow from step to step. So the ends of two
+runs are not compared: `recorded` notes the state before and after every step of ours, and `assert_steps` takes each of
+these steps again from the same state. What may differ is the rounding of one step, at least a hundred times smaller
+than the effect of a wrong learning rate, weight decay or loss.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clpu.networks.network import Network
+
+EPS = torch.finfo(torch.float32).eps
+
+
+class ClearOfBends(TorchDispatchMode):
+    """Refuses a ReLU of a number so near zero that float32 may get its sign wrong, and with it the gradient."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.relu, torch.ops.aten.relu_):
+            margin = float(args[0].abs().min())
+            assert margin > 32 * EPS, f"a unit is within {margin:.1e} of zero: take another seed"
+        return func(*args, **(kwargs or {}))
 
 
 class Plain(nn.Module):
-    """One replica of one of our networks as ordinary modules."""
+    """One replica of one of our networks as ordinary modules in float64."""
 
     def __init__(self, network, k=0):
         super().__init__()
         layers = []
-        for layer in network.body.layers:
+        for layer in getattr(network.body, "layers", ()):  # there are none where features are handed in
             layers += [linear(layer, k), nn.ReLU()]
         self.body = nn.Sequential(nn.Flatten(), *layers)
         self.heads = nn.ModuleDict({task: linear(head, k) for task, head in network.heads.items()})
 
     def forward(self, task, x):
-        return self.heads[task](self.body(x))
+        return self.heads[task](self.body(x.double()))
 
 
 def linear(layer, k):
-    module = nn.Linear(layer.weight.shape[1], layer.weight.shape[2])
-    module.weight.data = layer.weight[k].T.clone()
-    module.bias.data = layer.bias[k, 0].clone()
+    module = nn.Linear(layer.weight.shape[1], layer.weight.shape[2], dtype=torch.float64)
+    module.weight.data = layer.weight[k].detach().T.to(torch.float64, copy=True)
+    module.bias.data = layer.bias[k, 0].detach().to(torch.float64, copy=True)
     return module
 
 
-def descend(model, losses, lr, weight_decay):
-    """torch.optim.SGD on a list of functions that give each step's loss."""
+@dataclass
+class Run:
+    """The steps of one training: the models of all replicas before and after each."""
+
+    learner: Network
+    before: list[list[Plain]] = field(default_factory=list)
+    after: list[list[Plain]] = field(default_factory=list)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Run]]:
+    """A list that has a `Run` for every training that happened while this lasted."""
+    runs: list[Run] = []
+    descend = Network.descend
+
+    def models(network):
+        return [Plain(network, k) for k in range(network.body.replicas)]
+
+    def noting(network, loss):
+        if not runs or runs[-1].learner is not network:
+            runs.append(Run(network))
+        runs[-1].before.append(models(network))
+        descend(network, loss)
+        runs[-1].after.append(models(network))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "descend", noting)
+        yield runs
+
+
+def assert_steps(run: Run, start, losses: Sequence, lr, weight_decay, end, k=0, head_only=None):
+    """From `start` to `end`, replica k took one step of torch.optim.SGD on each of these functions of a model.
+
+    `head_only` names the task whose head alone was trained.
+    """
+    assert len(run.before) == len(losses)
+
+    def whole(model):
+        if head_only is None:
+            return model
+        around = Plain(start, k)
+        around.heads[head_only] = model.heads[head_only]
+        return around
+
+    ours = [Plain(start, k), *(whole(models[k]) for models in run.after)]
+    for earlier, later in zip(ours, [*(whole(models[k]) for models in run.before), Plain(end, k)]):
+        assert_equal(earlier, later)  # nothing happens to the weights between steps
+    for number, (before, after, loss) in enumerate(zip(ours, ours[1:], losses)):
+        expected = step(before, loss, lr, weight_decay, head_only)
+        for (name, a), b, old in zip(expected.named_parameters(), after.parameters(), before.parameters()):
+            assert_rounded(b, a, old, f"step {number}, {name}")
+
+
+def step(model, loss, lr, weight_decay, head_only=None):
+    """The model after one step of torch.optim.SGD."""
     model = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay)
-    for loss in losses:
-        optimiser.zero_grad()
+    trained = model if head_only is None else model.heads[head_only]
+    optimiser = torch.optim.SGD(trained.parameters(), lr=lr, weight_decay=weight_decay)
+    with ClearOfBends():
         loss(model).backward()
-        optimiser.step()
+    optimiser.step()
     return model
 
 
-def assert_same(model, network, k=0, tolerance=2e-5):
-    """The plain model's parameters are those of replica k."""
-    mine = Plain(network, k)
-    for (name, a), (_, b) in zip(model.named_parameters(), mine.named_parameters()):
-        assert a.shape == b.shape, name
-        assert torch.allclose(a, b, rtol=1e-3, atol=tolerance), f"{name}: {(a - b).abs().max():.2e}"
+def assert_rounded(got, expected, start, name, units=64):
+    """What float32 made of `start` is what was expected in float64.
+
+    It may be off by some units in the last place of the largest value, and of the largest change: more of them for
+    the gradients of a deep network.
+    """
+    tolerance = EPS * (32 * start.abs().max() + units * (expected - start).abs().max())
+    wrong = (got - expected).abs().max()
+    assert wrong <= tolerance, f"{name}: off by {wrong:.1e}, where rounding explains {tolerance:.1e}"
+
+
+def assert_equal(one, two):
+    """Two models have the same parameters, bit by bit."""
+    assert [n for n, _ in one.named_parameters()] == [n for n, _ in two.named_parameters()]
+    for (name, a), b in zip(one.named_parameters(), two.parameters()):
+        assert torch.equal(a, b), name
 
 
 def fisher(model, task, x, y):

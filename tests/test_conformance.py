@@ -3,7 +3,7 @@
 import pytest
 
 from clpu.methods import METHODS
-from clpu.testing import checks_for
+from clpu.testing import an_interrupted_request_changes_nothing, checks_for
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,20 @@ from clpu.testing import checks_for
 )
 def test_method_conforms(method, check):
     check(method)
+
+
+class ForgetsInPlace(METHODS["ind"]):
+    """Breaks the rule that what a state holds is never changed in place, in a request that takes no steps."""
+
+    name = "forgets-in-place"
+
+    def forget(self, task):
+        self.isolated["1"].heads["1"].weight.zero_()
+
+
+def test_an_interruption_is_checked_in_requests_without_steps_too():
+    with pytest.raises(AssertionError, match="3F, stopped half-way, left something behind"):
+        an_interrupted_request_changes_nothing(ForgetsInPlace)
 
 
 def test_there_are_nine_methods_in_the_papers_order():

@@ -1,71 +1,47 @@
-"""Learning works on real data: handwritten digits at five angles, the default stream, the settings of the demo."""
+"""Learning works on real data: handwritten digits at five angles, the default stream, the settings of the demo.
 
-import numpy as np
-import pytest
-from sklearn.linear_model import LogisticRegression
+How a long run ends depends on how the CPU rounds: a different CPU is like a different seed. So what is compared is the
+mean over four seeds, and with a bound that no four seeds come near: at least six standard errors away from what is
+measured, and on the other side of what is measured with the fault that the test is about. Both are in the comments.
+"""
 
 import clpu
 import clpu.data
-from clpu.testing import go_on
+from clpu.testing import play
 
 SETTINGS = {"epochs": 10, "lr": 0.1, "seeds": range(4)}
-TASKS = {task.name: task for task in clpu.data.tasks("rot-digits")}
 
 
-def data(task):
-    return TASKS[task].train.x, TASKS[task].train.y
+def accuracy(agent, stream, name):
+    task = next(task for task in clpu.data.tasks(stream) if task.name == name)
+    return agent.accuracy(name, task.test.x, task.test.y).mean()
 
 
-def accuracy(agent, task):
-    return agent.accuracy(task, TASKS[task].test.x, TASKS[task].test.y)
+def played(requests, method, stream="rot-digits", **changes):
+    tasks = {task.name: (task.train.x, task.train.y) for task in clpu.data.tasks(stream)}
+    return play(requests, method, tasks.__getitem__, **{**SETTINGS, **changes})
 
 
-@pytest.fixture(scope="module")
-def before_merge():
-    return go_on(clpu.Agent("clpu-der++", **SETTINGS), "1R 2T 3T 4R", data)
+def test_a_single_task_is_learned():
+    agent = played("1R", "seq", epochs=30)
+    assert accuracy(agent, "rot-digits", "1") > 0.95  # 0.972 ± 0.001; with a tenth of the learning rate 0.875
 
 
-def test_a_single_task_is_learned_at_least_as_well_as_by_logistic_regression():
-    agent = go_on(clpu.Agent("seq", **{**SETTINGS, "epochs": 30}), "1R", data)
-    x, y = data("1")
-    linear = LogisticRegression(max_iter=500).fit(x.reshape(len(x), -1) / 255, y)
-    task = TASKS["1"]
-    baseline = linear.score(task.test.x.reshape(len(task.test.x), -1) / 255, task.test.y)
-    assert accuracy(agent, "1").mean() >= baseline - 0.005
-
-
-def test_every_remembered_task_stays_above_90_percent(before_merge):
-    agent = go_on(before_merge.copy(), "2R 3F 5T 5F", data)
+def test_every_remembered_task_stays_above_90_percent_also_one_that_was_merged():
+    agent = played("1R 2T 3T 4R 2R 3F 5T 5F", "clpu-der++")
     assert agent.tasks == {"1": "R", "2": "R", "4": "R"}
     for task in agent.tasks:
-        assert accuracy(agent, task).mean() > 0.90, task
+        assert accuracy(agent, "rot-digits", task) > 0.90, (
+            task
+        )  # from 0.934 ± 0.005; a tenth of the merge: 0.871 on task 2
 
 
-def test_a_merge_costs_at_most_a_few_points(before_merge):
-    agent = before_merge.copy()
-    agent.keep("2")
-    assert accuracy(agent, "2").mean() > accuracy(before_merge, "2").mean() - 0.04
-
-
-def test_a_temporary_network_that_starts_from_the_main_one_is_at_least_as_good_as_one_from_scratch(before_merge):
-    scratch = go_on(clpu.Agent("clpu-der++-scratch", **SETTINGS), "1R 2T 3T", data)
-    for task in ("2", "3"):
-        assert accuracy(before_merge, task).mean() >= accuracy(scratch, task).mean()
+def test_a_temporary_network_that_starts_from_the_main_one_has_a_head_start():
+    agent = played("1R 4R 2T", "clpu-der++", epochs=2)
+    assert accuracy(agent, "rot-digits", "2") > 0.80  # 0.893 ± 0.007; from scratch 0.690 ± 0.025
 
 
 def test_rehearsal_protects_what_plain_descent_forgets():
     """On permuted digits, where tasks share nothing."""
-    tasks = {t.name: t for t in clpu.data.tasks("perm-digits")}
-
-    def permuted(task):
-        return tasks[task].train.x, tasks[task].train.y
-
-    first = {
-        method: np.mean(
-            go_on(clpu.Agent(method, **SETTINGS), "1R 2R 3R", permuted).accuracy(
-                "1", tasks["1"].test.x, tasks["1"].test.y
-            )
-        )
-        for method in ("seq", "clpu-der++")
-    }
-    assert first["clpu-der++"] > first["seq"] + 0.1
+    agent = played("1R 2R 3R", "clpu-der++", "perm-digits")
+    assert accuracy(agent, "perm-digits", "1") > 0.86  # 0.932 ± 0.006; without rehearsal 0.746 ± 0.028

@@ -118,22 +118,27 @@ def a_refused_request_changes_nothing(method: type[Method]) -> None:
 
 
 def an_interrupted_request_changes_nothing(method: type[Method]) -> None:
-    agent = play("1R 2T 3T", method, **TINY)
-    before = agent.digest()
+    """Stopped after two steps of training, or, if there are no steps, when the method has done all that it does."""
+    for request, work in (("4R", "learn"), ("4T", "learn"), ("2R", "keep"), ("3F", "forget")):
+        agent = play("1R 2T 3T", method, **TINY)
+        before, do_work = agent.digest(), getattr(agent._method, work)
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 2:
+        def stop(progress: Progress) -> None:
+            if progress.step == 2:
+                raise KeyboardInterrupt
+
+        def stop_after_work(*arguments: Any, do_work: Callable[..., None] = do_work) -> None:
+            do_work(*arguments)
             raise KeyboardInterrupt
 
-    agent.progress = stop
-    for request in ("4R", "4T", "2R", "3F"):
+        agent.progress = stop
+        setattr(agent._method, work, stop_after_work)
         try:
             go_on(agent, request)
         except KeyboardInterrupt:
             assert agent.digest() == before, f"{request}, stopped half-way, left something behind"
-        else:  # a request that takes no steps cannot be stopped
-            agent = play("1R 2T 3T", method, **TINY)
-            agent.progress = stop
+        else:
+            raise AssertionError(f"{request} went on after a KeyboardInterrupt")
 
 
 def keeping_twice_changes_nothing(method: type[Method]) -> None:

@@ -1,6 +1,7 @@
 """An audit from end to end: plan, cost, resuming, files, page, program."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import torch
 from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
+from clpu.audit import plan as planning
 from clpu.audit import run as auditing
 from clpu.audit.api import audit
 from clpu.audit.findings import Findings
@@ -71,12 +74,25 @@ def test_every_forget_is_seen_beside_its_own_counterfactual():
 SETTINGS = clpu.Agent("seq").settings
 
 
-def test_the_cost_counts_agents_and_grows_with_them():
+def test_the_cost_counts_agents():
     plan, larger = planned("seq"), planned("seq", design=dataclasses.replace(DESIGN, runs=16))
     assert plan.agents == 2 * 4 + 2 * 2
-    assert 0 < estimate(plan, plan.probes["seq"], 1) < 60
     assert larger.agents == 2 * 16 + 2 * 2
-    assert estimate(plan, [], 1) == 0
+
+
+def test_the_estimated_time_grows_with_the_work_and_with_the_time_of_a_step(monkeypatch):
+    plan = planned("seq")
+
+    def estimated(a_step, probes=plan.probes["seq"], workers=1):
+        stamps = itertools.count(0, a_step)
+        monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
+        return estimate(plan, probes, workers)
+
+    assert estimated(3) - estimated(2) == pytest.approx(estimated(2) - estimated(1))
+    assert estimated(2) - estimated(1) > estimated(0) > 0
+    assert estimated(1) > estimated(1, plan.probes["seq"][1:]) > 0
+    assert estimated(1, workers=2) == pytest.approx(estimated(1) / 2)
+    assert estimated(1, []) == 0
 
 
 def test_the_verdicts_tell_an_exact_method_from_another(finished):

@@ -4,7 +4,6 @@ import hashlib
 import struct
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -141,12 +140,9 @@ def test_the_nearest_neighbour_is_as_right_as_everybody_knows(name: str, low: fl
     assert low < accuracy < high
 
 
-def test_loading_rotated_mnist_takes_seconds() -> None:
+def test_rotated_mnist_has_all_images_in_each_task() -> None:
     real("mnist")
-    started = time.perf_counter()
-    stream = tasks("rot-mnist")
-    assert time.perf_counter() - started < 10
-    assert [len(task.train) for task in stream] == [60_000] * 5
+    assert [len(task.train) for task in tasks("rot-mnist")] == [60_000] * 5
 
 
 def test_loading_cifar100_needs_no_more_memory_than_twice_its_size() -> None:

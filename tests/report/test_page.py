@@ -61,6 +61,26 @@ def html(paper_run):
     return page([(paper_run, summarise(paper_run))])
 
 
+def rules(html, where):
+    """The declarations by selector of the page's style: of the media whose condition names `where`, or of all media."""
+    style = re.sub(r"/\*.*?\*/", "", re.search(r"<style>(.*?)</style>", html, re.S)[1], flags=re.S)
+    media = r"@media ([^{]*)\{((?:[^{}]*\{[^{}]*\})*)\s*\}"
+    text = (
+        "".join(body for asked, body in re.findall(media, style) if where in asked)
+        if where
+        else re.sub(media, "", style)
+    )
+    found = {}
+    for selectors, declarations in re.findall(r"([^{}]+)\{([^{}]*)\}", text):
+        for selector in selectors.split(","):
+            found[selector.strip()] = found.get(selector.strip(), "") + declarations
+    return found
+
+
+def variables(declarations):
+    return dict(re.findall(r"(--[\w-]+):\s*([^;]+)", declarations))
+
+
 class TestPage:
     def test_is_well_formed(self, html):
         check(html)
@@ -81,9 +101,20 @@ class TestPage:
         assert f"Δ {row.difference('acc'):+.2f}".replace("-", "−") in html
 
     def test_serves_dark_and_narrow_screens(self, html):
-        assert "prefers-color-scheme: dark" in html
-        assert "max-width: 820px" in html
-        assert 'name="viewport"' in html
+        assert ("name", "viewport") in check(html).attributes
+        plain, dark = (variables(rules(html, where)[":root"]) for where in ("", "prefers-color-scheme: dark"))
+        assert dark
+        assert set(dark) <= set(plain)
+        assert all(plain[name] != value for name, value in dark.items())
+
+    def test_a_narrow_screen_has_the_main_table_as_a_list_with_labels(self, html):
+        narrow = rules(html, "max-width")
+        assert "display: none" in narrow["table.main thead"]
+        assert "display: grid" in narrow["table.main tr"]
+        assert "content: attr(data-label)" in narrow["table.main td::before"]
+        [table] = re.findall(r'<table class="main">.*?</table>', html, re.S)
+        assert "<td" in table
+        assert all("data-label=" in cell for cell in re.findall(r"<td[^>]*>", table))
 
     def test_holds_the_recipe(self, paper_run, html):
         text = " ".join(check(html).text)

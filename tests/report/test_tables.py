@@ -50,8 +50,9 @@ class TestSummary:
     def test_a_row_does_not_depend_on_the_other_methods(self, make, group):
         alone = summarise(make(methods=["er"]))[0]
         among = next(row for row in group[1] if row.method == "er")
-        assert alone.figures == among.figures
-        assert alone.published == among.published
+        # As text, because a figure may hold NaN, which equals nothing.
+        assert repr(alone.figures) == repr(among.figures)
+        assert repr(alone.published) == repr(among.published)
 
     def test_forward_transfer_is_measured_against_ind_and_missing_without_it(self, make, group):
         ind = next(row for row in group[1] if row.method == "ind")

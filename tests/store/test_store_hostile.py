@@ -4,7 +4,6 @@ import json
 import os
 import random
 import resource
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -365,11 +364,8 @@ def test_fuzzed_stores_give_typed_errors_or_open(hostile: Path, outside: Path) -
     manifest = json.loads(originals[hostile / "store.json"])
     del manifest["checksum"]
     names = sorted(manifest)
-    end = time.monotonic() + 4
-    tried = 0
-    while time.monotonic() < end and tried < 600:
-        tried += 1
-        if tried % 2:
+    for number in range(600):
+        if number % 2:
             path = luck.choice(sorted(originals))
             path.write_bytes(mutated(originals[path], luck))
         else:
@@ -378,7 +374,6 @@ def test_fuzzed_stores_give_typed_errors_or_open(hostile: Path, outside: Path) -
         with suppress(clpu.Error):
             open_store(hostile, read_only=True).close()
         path.write_bytes(originals[path])
-    assert tried > 20
     open_store(hostile).close()
 
 
@@ -399,14 +394,10 @@ def test_fuzzed_parsers_give_typed_errors(whole: Path, tmp_path: Path) -> None:
             read(path, limit=1 << 20)
 
         samples.append((parse, (tmp_path / f"good.{kind}").read_bytes()))
-    end = time.monotonic() + 4
-    tried = 0
-    while time.monotonic() < end and tried < 6000:
-        parser, sample = samples[tried % len(samples)]
-        tried += 1
+    for number in range(6000):
+        parser, sample = samples[number % len(samples)]
         with suppress(clpu.Error):
             parser(mutated(sample, luck))
-    assert tried > 100
 
 
 def _receipt(keys: Keys) -> bytes:
