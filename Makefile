@@ -52,8 +52,9 @@ test-pythons: ## the quick suite on each Python from 3.10 to 3.13 that is instal
 	done; \
 	echo "== ran on Python:$${ran:- none}; failed on:$${failed:- none}"; [ -n "$$ran" ] && [ -z "$$failed" ]
 
-test-minimum: $(VENV)-minimum/.made ## the quick suite with exactly the versions that pyproject.toml states as minima
+test-minimum: $(VENV)-minimum/.made ## the quick suite, and Ray's, with exactly the versions that pyproject.toml states as minima
 	@$(ONE_THREAD) $(VENV)-minimum/bin/pytest -q -n auto
+	@$(ONE_THREAD) $(VENV)-minimum/bin/pytest -q -m ray
 
 test-wheel: dist ## install the wheel alone into a fresh environment and run the main commands in an empty folder
 	@rm -rf $(VENV)-wheel
@@ -91,7 +92,7 @@ $(VENV)-minimum/.made: pyproject.toml tools/minima.py
 	@echo "creating $(VENV)-minimum (with $(MINIMUM_PYTHON); several GB, once)"
 	@rm -rf $(VENV)-minimum
 	@PYENV_VERSION=$(MINIMUM_PYTHON:python%=%) $(MINIMUM_PYTHON) -m venv $(VENV)-minimum
-	@$(VENV)-minimum/bin/python tools/minima.py dev > $(VENV)-minimum/minima.txt
+	@$(VENV)-minimum/bin/python tools/minima.py dev ray > $(VENV)-minimum/minima.txt
 	@$(VENV)-minimum/bin/python -m pip install --quiet --disable-pip-version-check -r $(VENV)-minimum/minima.txt
 	@$(VENV)-minimum/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@

@@ -20,16 +20,12 @@ except ModuleNotFoundError:  # Python 3.10
 
 
 def minima(project: dict[str, Any], extras: Sequence[str] = ()) -> Iterator[str]:
-    """The dependencies of a project and of some of its extras, each pinned to the minimum that it states.
-
-    >>> list(minima({"name": "own", "dependencies": ["torch>=2.4"]}))
-    ['torch==2.4']
-    """
+    """The dependencies of a project and of some of its extras, each pinned to the minimum that it states."""
     optional = project.get("optional-dependencies", {})
     for requirement in [*project["dependencies"], *(line for extra in extras for line in optional[extra])]:
         own = re.fullmatch(rf"{project['name']}\[(.+)\]", requirement)
         if own:
-            yield from (pin for pin in minima({**project, "dependencies": []}, own[1].split(",")))
+            yield from minima({**project, "dependencies": []}, own[1].split(","))
         else:
             yield requirement.replace(">=", "==")
 
