@@ -104,5 +104,5 @@ $(VENV)-dist/.made: | $(VENV)-dist/bin/python
 $(VENV)-dist/bin/python:
 	@$(PYTHON) -m venv $(VENV)-dist
 
-clean: ## remove the virtual environment and caches
+clean: ## remove the virtual environments, dist/ and caches
 	rm -rf $(VENV) $(VENV)-* dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
