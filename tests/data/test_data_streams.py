@@ -1,12 +1,17 @@
 """Streams of tasks: what each kind does to the images, and what its randomness depends on."""
 
+import hashlib
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from sklearn.datasets import load_digits
 
 import clpu.data
 from clpu.data import STREAMS, load, tasks
@@ -147,3 +152,29 @@ def test_digits_are_scaled_and_divided_class_by_class() -> None:
     assert digits.train.x.max() == 255
     assert len(np.unique(digits.train.x)) == 17
     assert np.bincount(digits.test.y).tolist() == [35, 36, 35, 36, 36, 36, 36, 35, 34, 36]
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    digits, (x, y) = load("digits"), load_digits(return_X_y=True)
+    ours = np.concatenate([split.x.reshape(-1, 64) for split in (digits.train, digits.test)])
+    labels = np.concatenate([digits.train.y, digits.test.y])
+    expected = np.column_stack([np.floor(x * 255 / 16 + 0.5), y])
+    np.testing.assert_array_equal(*(sorted(map(tuple, each)) for each in (np.column_stack([ours, labels]), expected)))
+
+
+def test_the_shipped_file_is_the_one_whose_source_and_licence_are_stated() -> None:
+    folder = Path(clpu.data.__file__).parent
+    stated = (folder / "digits-source.txt").read_text()
+    assert f"SHA-256 {hashlib.sha256((folder / 'digits.csv.gz').read_bytes()).hexdigest()}\n" in stated
+    assert "CC BY 4.0" in stated
+
+
+def test_the_default_stream_needs_no_optional_package() -> None:
+    code = """
+import sys
+for name in ("PIL", "sklearn", "scipy", "ray"):
+    sys.modules[name] = None
+import clpu.data
+assert len(clpu.data.tasks("rot-digits")) == 5
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

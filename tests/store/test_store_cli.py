@@ -189,12 +189,17 @@ def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
     assert picture(store) == before
 
 
-def test_without_cryptography_one_line_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['cryptography'] = None; from clpu.store.__main__ import app; app(['init', 'new'])"
+def test_without_pillow_one_line_says_what_to_install_and_nothing_changes(store: Path, tmp_path: Path) -> None:
+    before = picture(store)
+    (tmp_path / "images" / "0").mkdir(parents=True)
+    (tmp_path / "images" / "0" / "one.png").touch()
+    code = f"""
+import sys
+sys.modules['PIL'] = None
+from clpu.store.__main__ import app
+app(['learn', {str(store)!r}, 'faces', '--data', 'images'])
+"""
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "error: MissingPackage: a durable agent needs the package cryptography: pip install 'clpu[store]'\n"
-    )
-    assert not (tmp_path / "new").exists()
+    assert done.stderr == "error: MissingPackage: reading images needs the package pillow: pip install pillow\n"
+    assert picture(store) == before

@@ -85,7 +85,7 @@ def audit(
 
 def _scan(plan: Plan, folder: Path, methods: Sequence[str]) -> None:
     """Add to the findings what a durable agent leaves on the disk, where that was not looked at yet."""
-    from clpu.audit.residue import residue  # needs cryptography
+    from clpu.audit.residue import residue
 
     stream, network = Stream(plan.recipe.requests), str(plan.recipe.network["name"])
     for method, findings in auditing.read_audit(folder).findings.items():

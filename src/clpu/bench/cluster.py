@@ -1,4 +1,4 @@
-"""The same pieces of work on many machines, with Ray (`pip install clpu[ray]`, `clpu bench --engine ray`).
+"""The same pieces of work on many machines, with Ray (the extra `ray`, `clpu bench --engine ray`).
 
 Each piece is a Ray task. Data go into the object store once, results come back as bytes and are saved by the
 program that was called, so machines need no common disk. A piece whose machine or process dies is done again.
@@ -38,7 +38,7 @@ def run_pieces(
     try:
         import ray
     except ImportError:
-        raise BadSetting("the engine ray needs Ray: pip install 'clpu[ray]'") from None
+        raise BadSetting("the engine ray needs Ray: pip install ray") from None
     folder.mkdir(parents=True, exist_ok=True)
     mine = not ray.is_initialized()
     if mine:

@@ -302,8 +302,8 @@ _ALL = (
             "test_x": "747b8e40cc4d21a26c27e6681d6b5641b1d1c96162f713457890ca5ee65f561d",
             "test_y": "ee6ec0ae7823271abdaa9092fefe38ec720e2d13d041a0541dbd4099bda0fc56",
         },
-        terms="UCI states CC BY 4.0 (Alpaydin and Kaynak, 1998); copied inside scikit-learn (BSD-3-Clause)",
-        embedded="inside scikit-learn's wheel",
+        terms="UCI states CC BY 4.0 (Alpaydin and Kaynak, 1998); the copy is scikit-learn's (BSD-3-Clause)",
+        embedded="inside this package",
     ),
 )
 

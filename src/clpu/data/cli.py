@@ -152,11 +152,7 @@ def _chosen(wanted: list[str]) -> list[str]:
 
 def _here(entry: Known, parts: bool = False) -> bool:
     """Whether a data set is here; with `parts`, also if only some of it is."""
-    if entry.embedded:
-        from importlib.util import find_spec
-
-        return find_spec("sklearn") is not None
-    return is_here(entry) or (parts and (cache_folder() / "data" / entry.name).exists())
+    return bool(entry.embedded) or is_here(entry) or (parts and (cache_folder() / "data" / entry.name).exists())
 
 
 def _sources(entry: Known) -> list[str]:

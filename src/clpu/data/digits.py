@@ -1,15 +1,14 @@
-"""The embedded data set: 1,797 digits of 8×8 pixels that lie inside scikit-learn's wheel."""
+"""The embedded data set: 1,797 digits of 8×8 pixels; digits-source.txt says where they come from."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 
 from clpu.data.archives import read_file
 from clpu.data.catalog import RawFile
-from clpu.data.errors import DamagedFile, NotHere
+from clpu.data.errors import DamagedFile
 from clpu.data.formats import Arrays
 
 _TABLE = RawFile("digits.csv.gz", 2**20)
@@ -18,20 +17,16 @@ _TABLE = RawFile("digits.csv.gz", 2**20)
 def read_digits() -> Arrays:
     """Train and test split: of each class, in the file's order, every fifth image is a test image.
 
-    Pixels 0…16 are scaled to 0…255 and rounded. The file is read as it is, because importing scikit-learn
-    takes longer than everything else together.
+    Pixels 0…16 are scaled to 0…255 and rounded.
     """
-    spec = importlib.util.find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise NotHere("digits lie inside scikit-learn, which is not installed; run: pip install 'clpu[data]'")
-    path = Path(spec.submodule_search_locations[0], "datasets", "data", _TABLE.name)
+    path = Path(__file__).with_name(_TABLE.name)
     text = read_file(path, _TABLE).decode("ascii", "replace")
     try:
         table = np.loadtxt(text.splitlines(), delimiter=",", dtype=np.int64, ndmin=2)
         x = ((table[:, :64] * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
         y = table[:, 64]
     except (ValueError, IndexError) as error:
-        raise DamagedFile(f"{path} is not the table of digits ({error}); reinstall scikit-learn") from error
+        raise DamagedFile(f"{path} is not the table of digits ({error}); reinstall clpu") from error
     rank = np.empty(len(y), np.int64)
     for label in np.unique(y):
         rank[y == label] = np.arange(np.count_nonzero(y == label))

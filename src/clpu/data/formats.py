@@ -159,7 +159,7 @@ def _png(file: RawFile, data: bytes, size: tuple[int, int], origin: str) -> NDAr
     try:
         from PIL import Image
     except ImportError as error:
-        raise SourceFailed(f"{file.name} in {origin} needs Pillow to be read: pip install 'clpu[data]'") from error
+        raise SourceFailed(f"{file.name} in {origin} needs Pillow to be read: pip install pillow") from error
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
             if image.size != size or image.mode != "RGB":  # known before anything is unpacked

@@ -170,7 +170,7 @@ def _load_images(files: list[Path], limit: int) -> Array:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise MissingPackage("reading images needs the package pillow: pip install 'clpu[data]'") from None
+        raise MissingPackage("reading images needs the package pillow: pip install pillow") from None
     arrays, mode, size = [], "L", None
     for file in files:
         try:

@@ -9,19 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clpu.errors import BadKeys, BadStore, MissingPackage
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from clpu.errors import BadKeys, BadStore
 from clpu.store.format import LONGEST_FILE, checked_json, is_hex, to_json
 
 FORMAT = "clpu-keys"
 VERSION = 1
 NONCE, TAG = 12, 16
-
-try:
-    from cryptography.exceptions import InvalidSignature, InvalidTag
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-except ImportError as error:
-    raise MissingPackage("a durable agent needs the package cryptography: pip install 'clpu[store]'") from error
 
 
 @dataclass(frozen=True)
