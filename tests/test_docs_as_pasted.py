@@ -56,7 +56,6 @@ INSTEAD = {
         TRAINS.format("ten seconds"),
     ),
     "clpu audit": (NOTHING, "minutes; tests/audit has the command in small"),
-    "clpu audit --methods er,clpu-der++ --seeds 16": (NOTHING, "minutes; tests/audit has the command in small"),
     "clpu audit --methods clpu-der++ --store --out audits/store": (
         "clpu audit --methods ind --store --out audits/store" + SMALL,
         TRAINS.format("a minute"),
