@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # One thread a process: the tests run in one process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types unit test-slow test-data test-ray bench-speed clean
+.PHONY: help demo test lint types unit test-slow test-data test-ray bench-speed figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,10 @@ test-ray: $(VENV)/.dev ## the benchmark on a local Ray cluster, one of its worke
 
 bench-speed: $(VENV)/.dev ## the measurements of docs/performance.md; a few minutes on a quiet machine
 	@for program in benchmarks/*.py; do echo "== $$program"; $(ONE_THREAD) $(BIN)/python $$program || exit 1; done
+
+figures: $(VENV)/.demo ## redraw docs/demo.svg and the tables of REPRODUCTION.md from the runs in reproduction/
+	@$(BIN)/python reproduction/figure.py
+	@$(BIN)/python reproduction/tables.py
 
 $(VENV)/bin/python:
 	@echo "creating $(VENV)"

@@ -2,6 +2,8 @@
 
     python reproduction/figure.py            writes the file
     python reproduction/figure.py --check    only says whether it is up to date
+
+The curves and their colours are those of the report page (src/clpu/report).
 """
 
 from __future__ import annotations
