@@ -166,3 +166,10 @@ def test_targets_and_extras_that_are_not_run_exist() -> None:
         if line.startswith("make "):
             assert re.search(rf"^{line.removeprefix('make ')}:", makefile, re.MULTILINE)
     assert re.search(r"^ray = \[", project, re.MULTILINE)
+
+
+def test_no_two_commands_of_any_pages_write_to_the_same_place() -> None:
+    """Pages are run in folders of their own, but a reader pastes them into one."""
+    places = [name for line in commands() for name in re.findall(r"(?:--out|--receipt|clpu init) (\S+)", line)]
+    assert len(places) > 5
+    assert len(places) == len(set(places))
