@@ -7,7 +7,7 @@ MINIMUM_PYTHON ?= python3.10
 # One thread a process: the tests run in one process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types unit test-slow test-cpus test-data test-ray bench-speed clean
+.PHONY: help demo test lint types unit test-slow test-cpus test-data test-ray bench-speed figures clean
 .PHONY: test-pythons test-minimum test-wheel dist
 
 help: ## list the targets
@@ -70,6 +70,10 @@ dist: $(VENV)-dist/.made ## build sdist and wheel in dist/, and check them with 
 	@rm -rf dist
 	@$(VENV)-dist/bin/python -m build --quiet
 	@$(VENV)-dist/bin/twine check --strict dist/*
+
+figures: $(VENV)/.demo ## redraw docs/demo.svg and the tables of REPRODUCTION.md from the runs in reproduction/
+	@$(BIN)/python reproduction/figure.py
+	@$(BIN)/python reproduction/tables.py
 
 $(VENV)/bin/python:
 	@echo "creating $(VENV)"

@@ -1,4 +1,4 @@
-"""The code in the documentation runs."""
+"""What the pages say about methods and audits is true; test_docs_as_pasted.py runs their code."""
 
 import hashlib
 import re
@@ -29,18 +29,8 @@ def registry():
     METHODS.update(before)
 
 
-@pytest.mark.usefixtures("registry")
-def test_the_method_on_the_page_is_small_and_passes_every_check():
-    definition, use = blocks("docs/adding-a-method.md")
-    assert len(definition.splitlines()) < 100
-    names = {}
-    exec(definition, names)
-    method = names["CLPUER"]
-    assert clpu.METHODS["clpu-er"] is method
-    for check in checks_for(method):
-        check(method)
-    exec(use.split("for check")[0], names)
-    assert names["agent"].settings["memory"] == 50
+def test_the_method_on_the_page_is_small():
+    assert len(blocks("docs/adding-a-method.md")[0].splitlines()) < 100
 
 
 @pytest.mark.usefixtures("registry")
@@ -60,19 +50,22 @@ def test_the_checks_catch_a_method_that_breaks_its_promise():
     assert failed == ["what_was_forgotten_leaves_no_trace"]
 
 
-def test_the_readmes_python_runs_as_it_stands():
-    names = {}
-    [code] = blocks("README.md")
-    exec(code, names)
-    assert names["agent"].tasks == {"digits": "R", "ward": "R"}
+AUDITS = sorted(path.parent.name for path in ROOT.glob("docs/audits/*/table.md"))
 
 
-@pytest.mark.parametrize("audit", sorted(path.parent.name for path in ROOT.glob("docs/audits/*/table.md")))
-def test_the_tables_of_the_audit_page_are_those_of_the_audits(audit):
-    page = (ROOT / "docs/audit.md").read_text()
-    rows = [line for line in (ROOT / f"docs/audits/{audit}/table.md").read_text().splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 9
-    assert "\n".join(rows) in page
+def audit_rows(audit):
+    text = (ROOT / f"docs/audits/{audit}/table.md").read_text()
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("audit", AUDITS)
+def test_the_audit_page_links_each_audit_and_its_table_has_nine_methods(audit):
+    assert f"(audits/{audit}" in (ROOT / "docs/audit.md").read_text()
+    assert len(audit_rows(audit)) == 2 + 9
+
+
+def test_the_table_of_the_audit_page_is_that_of_the_default_audit():
+    assert "\n".join(audit_rows("rot-digits")) in (ROOT / "docs/audit.md").read_text()
 
 
 def clpu_command(folder, *arguments):
@@ -160,16 +153,3 @@ def test_a_method_from_a_file_can_be_audited(tmp_path):
     ran = clpu_command(tmp_path, "audit", "--load", "mine.py", "--methods", "mine", *arguments)
     assert ran.returncode == 0, ran.stderr
     assert "profile smoke with train=100" in ran.stdout
-
-
-def test_the_python_on_the_benchmarks_page_runs(tmp_path, monkeypatch, capsys):
-    ran = clpu_command(
-        tmp_path, "bench", "--profile", "smoke", "--methods", "ind,seq", "--seeds", "2", "--workers", "1"
-    )
-    assert ran.returncode == 0, ran.stderr
-    monkeypatch.chdir(tmp_path)
-    [code] = blocks("docs/benchmark.md")
-    names = {}
-    exec(code, names)
-    assert names["accuracy"].shape == (8, 5, 2)
-    assert capsys.readouterr().out.startswith("Ind ")

@@ -10,9 +10,16 @@ from clpu.report.paper import tables as printed
 from clpu.results import read_run
 
 ROOT = Path(__file__).parent.parent
-SPEC = importlib.util.spec_from_file_location("reproduction_tables", ROOT / "reproduction" / "tables.py")
-tables = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(tables)
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"reproduction_{name}", ROOT / "reproduction" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables, figure = script("tables"), script("figure")
 
 RUNS = sorted(path.parent for path in (ROOT / "reproduction").rglob("run.json"))
 
@@ -32,6 +39,28 @@ def test_a_changed_figure_would_be_noticed(monkeypatch, tmp_path, capsys):
     assert tables.main(["--check"]) == 1
     assert tables.main([]) == 0
     assert changed.read_text(encoding="utf-8") == page
+
+
+def test_the_figure_is_up_to_date():
+    assert figure.main(["--check"]) == 0
+
+
+def test_a_changed_figure_file_would_be_noticed(monkeypatch, tmp_path, capsys):
+    changed = tmp_path / "demo.svg"
+    changed.write_text(figure.FIGURE.read_text(encoding="utf-8").replace("96%", "97%"), encoding="utf-8")
+    monkeypatch.setattr(figure, "FIGURE", changed)
+    assert figure.main(["--check"]) == 1
+    assert "reproduction/figure.py" in capsys.readouterr().err
+
+
+def test_the_table_in_the_readme_is_an_excerpt_of_the_run():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = {row.method: row for row in tables.rows("perm-mnist-paper")}
+    for method in ("seq", "der++", "clpu-der++"):
+        row = rows[method]
+        cells = [f"{tables.spread(row.figures[key])} ({row.paper[key]:.2f})" for key in ("acc", "fm")]
+        cells += [f"{row.figures[key].value:.2f}" for key in ("js_ratio", "irr")]
+        assert f"| {row.label} | {' | '.join(cells)} |" in readme
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
