@@ -37,6 +37,7 @@ def add_commands(app: typer.Typer) -> None:
             float, typer.Option(help="How often a method without a trace may be accused, over all attacks.")
         ] = 0.01,
         device: options.Device = "cpu",
+        mix_machines: options.MixMachines = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
     ) -> None:
         """Does a forgotten task leave a trace? Attack each method, and say what was found and how surely.
@@ -51,6 +52,18 @@ def add_commands(app: typer.Typer) -> None:
         names = options.names_of(methods)
         folder = out or Path("audits") / f"{stream}-{profile}"
         code = command(
-            stream, profile, names, requests, seeds, folder, workers, set_ or [], error_rate, device, quiet, store
+            stream,
+            profile,
+            names,
+            requests,
+            seeds,
+            folder,
+            workers,
+            set_ or [],
+            error_rate,
+            device,
+            quiet,
+            store,
+            mix_machines,
         )
         raise typer.Exit(code)

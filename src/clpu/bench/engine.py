@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from clpu import machine
 from clpu.agent import Progress
 from clpu.bench.pieces import Piece, TaskData, perform, save
 from clpu.errors import Error
@@ -55,7 +56,18 @@ def measure(
     piece: Piece, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]
 ) -> None:
     """What a benchmark does with a piece."""
-    save(path, piece, perform(piece, data, progress, path.parent / SHARED))
+    save(path, piece, perform(piece, data, progress, shared_folder(path.parent, piece)))
+
+
+def shared_folder(folder: Path, piece: Piece) -> Path:
+    """Where pieces leave learning for one another: for those only that are computed alike."""
+    return folder / SHARED / machine.here(piece.device).key
+
+
+def here(device: str) -> machine.Machine:
+    """What computes the pieces that `run_pieces` performs: this machine, as its workers use it."""
+    with _one_thread():
+        return machine.here(device)
 
 
 def run_pieces(
