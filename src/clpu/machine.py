@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,9 @@ NOT_COMPUTING = ("cli", "report", "store")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,49}")
-_LONGEST, _MOST_ENTRIES, _MOST_THREADS = 200, 50, 1 << 16
+# What names and versions are made of, and what neither a terminal nor HTML nor Markdown takes for anything else.
+_LINE = re.compile(r"[A-Za-z0-9 .,:;+()@/#=_-]{0,200}")
+_MOST_ENTRIES, _MOST_THREADS = 50, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,16 @@ class Machine:
         decisive = [self.fingerprint, self.threads, self.device, sorted(self.versions.items())]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:16]
 
-    def describe(self) -> str:
-        """The machine in one line."""
+    def describe(self, only: Collection[str] | None = None) -> str:
+        """The machine in one line, with all its versions or only those of these names."""
         cpu, capability = (self.facts.get(name, "not known") for name in ("CPU", "CPU capability"))
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
-        versions = ", ".join(f"{k} {v}" for k, v in sorted(self.versions.items()) if not k.endswith("source"))
+        named = sorted(
+            self.versions.items() if only is None else [(k, v) for k, v in self.versions.items() if k in only]
+        )
+        versions = "".join(f", {name} {_short(version)}" for name, version in named)
         where = "" if self.device == "cpu" else f", {self.device}"
-        return f"{cpu}, {capability}, {threads}{where}; {versions}; fingerprint {self.fingerprint[:8]}"
+        return f"{cpu}, {capability}, {threads}{where}{versions}, fingerprint {self.fingerprint[:8]}"
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "versions": dict(self.versions), "facts": dict(self.facts)}
@@ -111,8 +116,8 @@ def _texts(fields: Fields) -> dict[str, str]:
 
 
 def _line(text: str, where: str) -> str:
-    if len(text) > _LONGEST or not text.isprintable():
-        raise BadRun(f"{where} should be one line of at most {_LONGEST} printable characters")
+    if not _LINE.fullmatch(text):
+        raise BadRun(f"{where} should be at most 200 letters, digits, spaces and . , : ; + ( ) @ / # = _ - only")
     return text
 
 
@@ -130,7 +135,7 @@ def differences(there: Machine, here: Machine) -> list[str]:
 
 
 def _short(text: str | None) -> str:
-    return "none" if text is None else text[:12] if _SHA256.fullmatch(text) else text
+    return "not set" if text is None else text[:8] if _SHA256.fullmatch(text) else text
 
 
 def here(device: str = "cpu") -> Machine:
@@ -156,14 +161,14 @@ def here(device: str = "cpu") -> Machine:
     return Machine(
         fingerprint(),
         torch.get_num_threads(),
-        _printable(kind + name),
-        {name: _printable(text) for name, text in versions.items()},
-        {name: _printable(text) for name, text in facts.items() if text},
+        _plain(kind + name),
+        {name: _plain(text) for name, text in versions.items()},
+        {name: _plain(text) for name, text in facts.items() if text},
     )
 
 
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST]
+def _plain(text: str) -> str:
+    return "".join(c if _LINE.fullmatch(c) else "_" for c in text)[:200]
 
 
 def fingerprint() -> str:

@@ -20,7 +20,7 @@ from clpu.audit.verdict import attack_all
 from clpu.bench import engine
 from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
-from clpu.bench.origins import Origins, read_origins
+from clpu.bench.origins import Origins, admitted, read_origins
 from clpu.bench.pieces import computed_by, is_whole
 from clpu.bench.profiles import Profile
 from clpu.errors import BadRun
@@ -116,7 +116,7 @@ def _run(
             failures[method] = f"{type(error).__name__}: {error}"
 
     def watch(event: engine.Event) -> None:
-        event = benchmark.admitted(made_by, event, scratch, failures)
+        event = admitted(made_by, event, scratch, failures)
         listener(event)
         if event.kind == "done":
             method = method_of(event.piece)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clpu.bench.engine import Event
 from clpu.bench.pieces import computed_by
 from clpu.errors import BadRun
 from clpu.machine import Machine, differences
@@ -81,3 +82,12 @@ def read_origins(recipe: Recipe, finished: Iterable[str], files: Mapping[str, Pa
         unrecorded += [] if own else [method]
     jobs |= {job: computed_by(path) for job, path in files.items()}
     return Origins(jobs, tuple(unrecorded), recipe.versions, mix)
+
+
+def admitted(made_by: Origins, event: Event, scratch: Path, failures: dict[str, str]) -> Event:
+    """An event as it is to be taken: a piece that was computed differently has failed, whatever its worker says."""
+    reason = made_by.admit(event.piece, scratch / f"{event.piece}.safetensors") if event.kind == "done" else ""
+    if not reason:
+        return event
+    failures[event.piece] = reason
+    return replace(event, kind="failed", reason=reason)

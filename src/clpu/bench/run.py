@@ -14,7 +14,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from clpu.bench import engine
-from clpu.bench.origins import Origins, read_origins
+from clpu.bench.origins import Origins, admitted, read_origins
 from clpu.bench.pieces import Measured, Piece, is_whole, load
 from clpu.bench.plan import Plan, in_order
 from clpu.errors import BadRun
@@ -130,15 +130,6 @@ def origins(plan: Plan, folder: Path, mix: bool = False, elsewhere: bool = False
     if left and not elsewhere:
         made_by.check(engine.here(left[0].device), folder)
     return made_by
-
-
-def admitted(made_by: Origins, event: engine.Event, scratch: Path, failures: dict[str, str]) -> engine.Event:
-    """An event as it is to be taken: a piece that was computed differently has failed, whatever its worker says."""
-    reason = made_by.admit(event.piece, scratch / f"{event.piece}.safetensors") if event.kind == "done" else ""
-    if not reason:
-        return event
-    failures[event.piece] = reason
-    return replace(event, kind="failed", reason=reason)
 
 
 def make_folder(folder: Path) -> None:
