@@ -18,11 +18,12 @@ from test_bench_run import figures, tiny
 
 from clpu import BadRun, machine
 from clpu.bench import engine
+from clpu.bench import run as benchmark
 from clpu.bench.run import run
 from clpu.data import streams
 from clpu.report import write
 from clpu.report.terminal import show
-from clpu.results import read_run
+from clpu.results import read_recipe, read_run, write_result
 
 ROOT = Path(__file__).parent.parent.parent
 ELSEWHERE = "ab" * 32
@@ -71,6 +72,19 @@ def test_every_job_records_what_computed_it(started):
     recipe = read_run(started).recipe
     assert sorted(recipe.jobs) == sorted(piece.name for piece in tiny(("seq",)).pieces["seq"])
     assert recipe.machines_of("seq") == [engine.here("cpu")]
+
+
+def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_path, monkeypatch):
+    """A kill right after they were written would make them unrecorded ones."""
+    work, written = tiny(("seq",)), []
+
+    def looked_at(folder, result):
+        written.append(sorted(read_recipe(folder).jobs))
+        return write_result(folder, result)
+
+    monkeypatch.setattr(benchmark, "write_result", looked_at)
+    assert run(work, tmp_path) == {}
+    assert written == [sorted(piece.name for piece in work.pieces["seq"])]
 
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
