@@ -9,17 +9,22 @@ from typing import Any
 
 from clpu.errors import BadRun, Error
 from clpu.jsonfile import Fields
+from clpu.machine import Machine
 from clpu.requests import Stream
 
 FORMAT, VERSION = "clpu-run", 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
 _TITLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 +._-]{0,99}")
+_JOB = re.compile(r"[A-Za-z0-9+._-]{1,100}--[a-z0-9-]{1,100}--[0-9]{1,20}")
 _OVERRIDE = re.compile(r"[A-Za-z0-9+._-]{1,200}=[^<>`\n]{1,200}")
 
 
 @dataclass(frozen=True)
 class DataUsed:
-    """The data of a run: enough to tell whether another run had the same."""
+    """The data of a run: enough to tell whether another run had the same.
+
+    `sha256` is that of the data set, `tasks_sha256` that of the tasks as used: permuted, rotated, thinned out.
+    """
 
     name: str
     sha256: str | Mapping[str, str]
@@ -28,13 +33,15 @@ class DataUsed:
     test: int
     classes: tuple[int, ...]
     seed: int = 0
+    tasks_sha256: str = ""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a run was made, so that every number can be traced to it: `run.json`.
 
-    `overrides` are the settings of `--set`, which make it another run than its profile says.
+    `overrides` are the settings of `--set`, which make it another run than its profile says. `jobs` says for each job
+    which of `machines` computed it, or None if that was not recorded.
     """
 
     stream: str
@@ -52,6 +59,8 @@ class Recipe:
     started: str = ""
     seconds: float | None = None
     overrides: tuple[str, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    jobs: Mapping[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         try:
@@ -72,10 +81,21 @@ class Recipe:
             raise BadRun(f"the recipe has {self.data.tasks} tasks, and numbers of classes {self.data.classes}")
         if len(stream.tasks) > self.data.tasks:
             raise BadRun(f"the recipe's requests name {len(stream.tasks)} tasks, the data have {self.data.tasks}")
+        for job, number in self.jobs.items():
+            if not _JOB.fullmatch(job):
+                raise BadRun(f"{job!r:.80} cannot be the name of a job: expected METHOD--GROUP--SEED")
+            if number is not None and not 0 <= number < len(self.machines):
+                raise BadRun(f"the job {job} names machine {number}, and the recipe has {len(self.machines)} machines")
+
+    def machines_of(self, method: str) -> list[Machine | None]:
+        """What computed a method's jobs, each machine once; None stands for jobs of which that was not recorded."""
+        numbers = dict.fromkeys(number for job, number in self.jobs.items() if method_of(job) == method)
+        return [None if number is None else self.machines[number] for number in numbers or [None]]
 
     def to_json(self) -> dict[str, Any]:
         data = {**vars(self.data), "classes": list(self.data.classes)}
-        return {"format": FORMAT, "version": VERSION, **vars(self), "data": data}
+        machines = [machine.to_json() for machine in self.machines]
+        return {"format": FORMAT, "version": VERSION, **vars(self), "data": data, "machines": machines}
 
     @classmethod
     def from_json(cls, value: Any, where: str = "run.json") -> Recipe:
@@ -106,6 +126,7 @@ class Recipe:
                 test=data.integer("test"),
                 classes=tuple(data.integers("classes")),
                 seed=data.integer("seed"),
+                tasks_sha256=data.text("tasks_sha256") if "tasks_sha256" in data.value else "",
             ),
             command=top.text("command"),
             versions=top.fields("versions").value,
@@ -113,7 +134,25 @@ class Recipe:
             started=top.text("started"),
             seconds=None if seconds is None else top.number("seconds"),
             overrides=tuple(top.texts("overrides")) if "overrides" in top.value else (),
+            machines=tuple(
+                Machine.from_json(record, f"{where}: machine {number}")
+                for number, record in enumerate(top.items("machines") if "machines" in top.value else [])
+            ),
+            jobs=_jobs(top.fields("jobs")) if "jobs" in top.value else {},
         )
+
+
+def _jobs(fields: Fields) -> dict[str, int | None]:
+    return {job: None if number is None else fields.integer(job) for job, number in fields.value.items()}
+
+
+def method_of(job: str) -> str:
+    """The method that a job belongs to, from the job's name.
+
+    >>> method_of("clpu-der++--never-6--1000")
+    'clpu-der++'
+    """
+    return job.partition("--")[0]
 
 
 def check_method(method: str) -> str:

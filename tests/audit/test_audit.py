@@ -18,6 +18,7 @@ import torch
 from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
+from clpu import machine
 from clpu.audit import plan as planning
 from clpu.audit import run as auditing
 from clpu.audit.api import audit
@@ -163,7 +164,11 @@ def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(t
     plan = planned("seq")
     probe = plan.probes["seq"][0]
     path = tmp_path / "pieces" / f"{probe.name}.safetensors"
-    write_arrays(path, {"nonsense": np.zeros(1)}, {"piece": probe.described(), "fingerprints": "{}"})
+    write_arrays(
+        path,
+        {"nonsense": np.zeros(1)},
+        {"piece": probe.described(), "fingerprints": "{}", "machine": machine.here().to_text()},
+    )
     assert list(auditing.run(plan, tmp_path)) == ["seq"]
     assert auditing.run(plan, tmp_path) == {}
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from test_bench_run import figures, tiny
 
+from clpu.bench import engine
 from clpu.bench.run import run
 from clpu.methods import METHODS, files
+from clpu.results import read_recipe
 
 pytestmark = pytest.mark.ray
 
@@ -60,6 +62,14 @@ def test_a_failing_piece_is_told_and_a_later_run_goes_on(cluster, tmp_path):
     assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
     assert all("Diverged" in reason for reason in failures.values())
     assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["clpu-der++.json"]
+
+
+def test_workers_record_what_computes_and_join_a_run_of_a_machine_that_computes_alike(cluster, tmp_path):
+    assert run(tiny(("seq",)), tmp_path) == {}
+    assert run(tiny(), tmp_path, 2, performer=cluster.run_pieces, elsewhere=True) == {}
+    recipe = read_recipe(tmp_path)
+    assert len(recipe.jobs) == 4
+    assert {made.key for made in recipe.machines} == {engine.here("cpu").key}
 
 
 def test_a_users_method_reaches_the_cluster(cluster, tmp_path):

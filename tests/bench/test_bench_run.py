@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clpu import Agent, BadData, BadRun, BadSetting, Stream
+from clpu import Agent, BadData, BadRun, BadSetting, Stream, machine
 from clpu.bench import engine, pieces
 from clpu.bench import run as benchmark
 from clpu.bench.pieces import Piece, TaskData, load, perform, save, write_arrays
@@ -241,7 +241,11 @@ def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(t
     work, scratch = tiny(("seq",)), tmp_path / "results" / "pieces"
     piece = work.pieces["seq"][0]
     path = engine.file_of(scratch, piece)
-    write_arrays(path, {"nothing": np.zeros(1)}, {"piece": piece.described(), "measured": "{}"})
+    write_arrays(
+        path,
+        {"nothing": np.zeros(1)},
+        {"piece": piece.described(), "measured": "{}", "machine": machine.here().to_text()},
+    )
     assert "damaged" in run(work, tmp_path)["seq"]
     assert run(work, tmp_path) == {}
     assert list(read_run(tmp_path).results) == ["seq"]

@@ -14,6 +14,9 @@ from fabricate import recipe, result, run_folder
 from clpu import BadRun, jsonfile
 from clpu.results import Forget, Recipe, Result, read_recipe, read_run, result_path, write_recipe, write_result
 
+#: What a recipe may lack, because older runs do.
+OPTIONAL = {"format", "seconds", "overrides", "machines", "jobs"}
+
 
 def edit(path, change):
     value = json.loads(path.read_text())
@@ -148,7 +151,7 @@ class TestRefusals:
         with pytest.raises(BadRun, match=r"version 2; this clpu reads version 1"):
             read_run(folder)
 
-    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - {"format", "seconds", "overrides"}))
+    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - OPTIONAL))
     def test_a_recipe_that_lacks_a_field_names_it(self, folder, key):
         edit(folder / "run.json", lambda v: v.pop(key))
         with pytest.raises(BadRun, match=key):

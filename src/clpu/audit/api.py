@@ -21,6 +21,7 @@ from clpu.audit.probes import Probe, perform, save
 from clpu.audit.verdict import Verdict, verdict
 from clpu.bench.engine import Event
 from clpu.bench.pieces import TaskData
+from clpu.bench.plan import checksum
 from clpu.errors import BadData, BadRun, BadSetting
 from clpu.inputs import read_inputs, read_labels
 from clpu.methods import METHODS, Method
@@ -65,6 +66,7 @@ def audit(
     device: str = "cpu",
     threads: int = 1,
     folder: Path | str | None = None,
+    mix_machines: bool = False,
     progress: Callable[[Event], None] = lambda event: None,
     **settings: Any,
 ) -> Audited:
@@ -72,8 +74,9 @@ def audit(
 
     `tasks` is what `clpu.data.tasks` gives, or a mapping from names to (train_x, train_y, test_x, test_y); without
     test data (train_x, train_y) the training examples are looked at. `runs` agents a group are trained on `requests`
-    and on its counterfactuals. With `folder`, an audit that was stopped goes on. Further keyword arguments are
-    settings of training, method and network, as for `clpu.Agent`.
+    and on its counterfactuals. With `folder`, an audit that was stopped goes on; on a machine that computes differently
+    only with `mix_machines`. Further keyword arguments are settings of training, method and network, as for
+    `clpu.Agent`.
 
     >>> from clpu.testing import make_task
     >>> tasks = {name: make_task(name) for name in ("1", "2")}
@@ -100,7 +103,13 @@ def audit(
         settings={agent.method: agent.settings},
         network={"name": kind},
         data=DataUsed(
-            "own tasks", "", len(data), len(data[0].train_y), len(data[0].test_y), tuple(len(d.classes) for d in data)
+            name="own tasks",
+            sha256="",
+            tasks=len(data),
+            train=len(data[0].train_y),
+            test=len(data[0].test_y),
+            classes=tuple(len(d.classes) for d in data),
+            tasks_sha256=checksum(data),
         ),
         versions={"clpu": clpu.__version__, "torch": torch.__version__},
         machine={"device": str(device), "threads": threads},
@@ -109,7 +118,7 @@ def audit(
     chosen = METHODS[method] if isinstance(method, str) else method
     work = partial(_work, chosen, network if isinstance(network, nn.Module) else None)
     if folder is not None:
-        return _audited(plan, chosen, Path(folder), work, progress)
+        return _audited(plan, chosen, Path(folder), work, progress, mix_machines)
     with tempfile.TemporaryDirectory() as scratch:
         return _audited(plan, chosen, Path(scratch), work, progress)
 
@@ -119,8 +128,10 @@ def _never_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
     return tuple(sorted({seed for probe in made if probe.group.startswith("never") for seed in probe.seeds}))
 
 
-def _audited(plan: Plan, method: type[Method], folder: Path, work: Any, progress: Callable[[Event], None]) -> Audited:
-    failures = auditing.run(plan, folder, 1, progress, work, promised={method.name: method.exact})
+def _audited(
+    plan: Plan, method: type[Method], folder: Path, work: Any, progress: Callable[[Event], None], mix: bool = False
+) -> Audited:
+    failures = auditing.run(plan, folder, 1, progress, work, {method.name: method.exact}, mix)
     if failures:
         name, reason = next(iter(failures.items()))
         raise BadRun(f"{len(failures)} pieces of the audit failed; the first, {name}: {reason.strip()}")

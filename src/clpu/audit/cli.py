@@ -38,6 +38,7 @@ def add_commands(app: typer.Typer) -> None:
             float, typer.Option(help="How often a method without a trace may be accused, over all attacks.")
         ] = 0.01,
         device: options.Device = "cpu",
+        mix_machines: options.MixMachines = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
     ) -> None:
         """Does a forgotten task leave a trace? Attack each method, and say what was found and how surely.
@@ -65,5 +66,6 @@ def add_commands(app: typer.Typer) -> None:
             quiet,
             store,
             threads,
+            mix_machines,
         )
         raise typer.Exit(code)

@@ -36,6 +36,7 @@ def audit(
     quiet: bool,
     store: bool = False,
     threads: int = 1,
+    mix_machines: bool = False,
 ) -> int:
     """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
     if workers is not None and workers < 1:
@@ -49,6 +50,7 @@ def audit(
     sized = planning.with_settings(base, overrides, [*chosen, *also])
     plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line(), also, threads)
     auditing.continued(plan, folder)  # refused, if at all, before anything is timed
+    auditing.origins(plan, folder, mix_machines)
     left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
     processes = workers or planning.cores()
     if left and not quiet:
@@ -62,7 +64,7 @@ def audit(
         )
     try:
         with Display(left, console, quiet) as display:
-            failures = auditing.run(plan, folder, processes, display)
+            failures = auditing.run(plan, folder, processes, display, mix=mix_machines)
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130

@@ -49,7 +49,7 @@ def page(audit: Audit) -> str:
         body += [_verdicts(every), f'<p class="note">{escape(caveat(audit))}</p>', _bits(every)]
         body += [_outputs(every), _side_effects(every), _membership(every), _relearning(every), _relapse(every)]
         body += [_features(every), _residue(every), _limits()]
-    body.append(recipe_section(Run(audit.name, audit.recipe, {})))
+    body.append(recipe_section(Run(audit.name, audit.recipe, {}), list(audit.findings)))
     return document(title, body, _STYLE)
 
 

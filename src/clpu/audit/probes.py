@@ -13,10 +13,11 @@ import safetensors
 from numpy.typing import NDArray
 from torch import nn
 
+from clpu import machine
 from clpu.agent import Agent, Progress
 from clpu.audit.bitwise import fingerprint
 from clpu.audit.observed import LATER, Observed, Sizes, accuracy, observe
-from clpu.bench.engine import SHARED
+from clpu.bench.engine import shared_folder
 from clpu.bench.pieces import Piece, TaskData, handle, share, write_arrays
 from clpu.errors import BadRun
 from clpu.methods import Method
@@ -89,17 +90,18 @@ def perform(
 
 def work(probe: Probe, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]) -> None:
     """What the engine does with a probe of a registered method."""
-    save(path, probe, perform(probe, data, progress, shared=path.parent / SHARED))
+    save(path, probe, perform(probe, data, progress, shared=shared_folder(path.parent, probe)))
 
 
 def save(path: Path, probe: Probe, seen: Seen) -> None:
-    """Write a finished probe, whole or not at all."""
+    """Write a finished probe, whole or not at all, with what computed it."""
     arrays: dict[str, NDArray[Any]] = {}
     for (number, task), observed in seen.observed.items():
         arrays |= {f"{name}/{number}/{task}": array for name, array in observed.arrays().items()}
     prints = json.dumps({str(number): parts for number, parts in seen.fingerprints.items()})
+    metadata = {"piece": probe.described(), "fingerprints": prints, "machine": machine.here(probe.device).to_text()}
     # A file without tensors is fine for safetensors, but not for every version that reads it.
-    write_arrays(path, arrays or {"none": np.zeros(1)}, {"piece": probe.described(), "fingerprints": prints})
+    write_arrays(path, arrays or {"none": np.zeros(1)}, metadata)
 
 
 def load(path: Path, probe: Probe) -> Seen:

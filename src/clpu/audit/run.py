@@ -20,11 +20,12 @@ from clpu.audit.verdict import attack_all
 from clpu.bench import engine
 from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
-from clpu.bench.pieces import is_whole
+from clpu.bench.origins import Origins, admitted, read_origins
+from clpu.bench.pieces import computed_by, is_whole
 from clpu.bench.profiles import Profile
 from clpu.errors import BadRun
 from clpu.methods import METHODS
-from clpu.recipe import Recipe, check_method
+from clpu.recipe import Recipe, check_method, method_of
 from clpu.requests import Stream
 
 FORMAT, VERSION = "clpu-audit", 1
@@ -67,16 +68,18 @@ def run(
     listener: engine.Listener = lambda event: None,
     work: engine.Work = work,
     promised: Mapping[str, bool] | None = None,
+    mix: bool = False,
 ) -> dict[str, str]:
     """Do what is left of a plan; returns the reasons of the pieces that failed, by piece.
 
-    `promised` says which methods declare themselves exact, where they are not registered.
+    `promised` says which methods declare themselves exact, where they are not registered. With `mix`, machines that
+    compute differently may work on one audit.
     """
     promises = {name: method.exact for name, method in METHODS.items()} | dict(promised or {})
     benchmark.make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            return _run(plan, folder, workers, listener, work, promises)
+            return _run(plan, folder, workers, listener, work, promises, mix)
     except Timeout:
         raise BadRun(f"another process is working in {folder}; wait for it or choose another --out") from None
 
@@ -88,27 +91,36 @@ def _run(
     listener: engine.Listener,
     work: engine.Work,
     promised: Mapping[str, bool],
+    mix: bool,
 ) -> dict[str, str]:
     recipe = continued(plan, folder)
-    _write_recipe(folder, recipe, plan.design)
+    made_by = origins(plan, folder, mix)
+    _write_recipe(folder, made_by.noted_in(recipe), plan.design)
+    _drop_lone_twins(plan, folder)
     scratch = folder / "pieces"
     start, before = time.perf_counter(), recipe.seconds or 0.0
     waiting = {method: {probe.name for probe in unfinished(plan, folder, method)} for method in plan.probes}
     failures: dict[str, str] = {}
 
+    def note() -> None:
+        seconds = before + time.perf_counter() - start
+        _write_recipe(folder, replace(made_by.noted_in(recipe), seconds=seconds), plan.design)
+
     def finish(method: str) -> None:
         if waiting[method] or _has_findings(folder, method):
             return
         try:
+            note()  # before the files of the pieces, which say what computed them, are gone
             _finish(plan, folder, method, promised[method])
-            _write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start), plan.design)
+            note()
         except (BadRun, OSError) as error:  # a full disk, say; the other methods go on
             failures[method] = f"{type(error).__name__}: {error}"
 
     def watch(event: engine.Event) -> None:
+        event = admitted(made_by, event, scratch, failures)
         listener(event)
         if event.kind == "done":
-            method = event.piece.partition("--")[0]
+            method = method_of(event.piece)
             waiting[method].discard(event.piece)
             finish(method)
 
@@ -122,11 +134,41 @@ def _run(
     return failures
 
 
+def origins(plan: Plan, folder: Path, mix: bool = False) -> Origins:
+    """What computed what a folder holds; `BadRun` if there is more to do and this machine computes differently."""
+    recipe = earlier(folder) or plan.recipe
+    files = {p.name: engine.file_of(folder / "pieces", p) for m in plan.probes for p in _done(plan, folder, m)}
+    made_by = read_origins(recipe, [m for m in recipe.methods if _has_findings(folder, m)], files, mix)
+    left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
+    if left:
+        made_by.check(engine.here(left[0]), folder)
+    return made_by
+
+
+def _drop_lone_twins(plan: Plan, folder: Path) -> None:
+    """Twins are compared bit by bit, so one machine computes them all: those of another one are done again."""
+    for method in plan.probes:
+        left = [probe for probe in unfinished(plan, folder, method) if probe.group.startswith("bits")]
+        if not left:
+            continue
+        here = engine.here(left[0])
+        for probe in _done(plan, folder, method):
+            path = engine.file_of(folder / "pieces", probe)
+            if probe.group.startswith("bits") and ((by := computed_by(path)) is None or by.key != here.key):
+                path.unlink()
+
+
+def _done(plan: Plan, folder: Path, method: str) -> list[Probe]:
+    """The probes of a method whose files are there."""
+    return [probe for probe in plan.probes[method] if is_whole(engine.file_of(folder / "pieces", probe), probe)]
+
+
 def unfinished(plan: Plan, folder: Path, method: str) -> list[Probe]:
     """The probes of a method that are still to be done."""
     if _has_findings(folder, method):
         return []
-    return [probe for probe in plan.probes[method] if not is_whole(engine.file_of(folder / "pieces", probe), probe)]
+    done = {probe.name for probe in _done(plan, folder, method)}
+    return [probe for probe in plan.probes[method] if probe.name not in done]
 
 
 def _has_findings(folder: Path, method: str) -> bool:

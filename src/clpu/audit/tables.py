@@ -13,6 +13,7 @@ from clpu.audit.findings import Findings
 from clpu.audit.run import Audit
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
 from clpu.report import names
+from clpu.report.machines import mixture
 from clpu.report.tables import profile
 
 #: The attacks' names where there is little room.
@@ -50,9 +51,10 @@ def heading(audit: Audit) -> str:
 def caveat(audit: Audit) -> str:
     """What the audit could find, and how often it errs."""
     first = next(iter(audit.findings.values()))
+    mixed = mixture(audit.recipe, list(audit.findings))
     return (
         f"An honest method is accused in at most {100 * first.error_rate:g} % of audits (Holm's correction over all "
-        f"attacks on it). {power(first)}"
+        f"attacks on it). {power(first)}" + (f" {mixed}" if mixed else "")
     )
 
 

@@ -34,6 +34,7 @@ def add_commands(app: typer.Typer) -> None:
             Optional[str],  # noqa: UP045
             typer.Option(help="With --engine ray: the address of a running cluster.", show_default="a local one"),
         ] = None,
+        mix_machines: options.MixMachines = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
     ) -> None:
         """Run methods × seeds on a stream of tasks and show how they learn and how privately they forget.
@@ -47,6 +48,6 @@ def add_commands(app: typer.Typer) -> None:
         options.load_methods(load)
         names = options.names_of(methods)
         folder = out or Path("runs") / f"{stream}-{profile}"
-        where = Where(engine, address, workers, device, threads)
+        where = Where(engine, address, workers, device, threads, mix_machines)
         code = command(stream, profile, names, requests, seeds, folder, set_ or [], where, quiet)
         raise typer.Exit(code)

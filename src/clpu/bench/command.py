@@ -23,13 +23,14 @@ from clpu.results import read_run
 
 @dataclass(frozen=True)
 class Where:
-    """Where the work is done."""
+    """Where the work is done, and whether machines that compute differently may share it."""
 
     engine: str = "local"
     address: str | None = None
     workers: int | None = None
     device: str = "cpu"
     threads: int = 1
+    mix_machines: bool = False
 
     def __post_init__(self) -> None:
         if self.engine not in ("local", "ray"):
@@ -38,6 +39,11 @@ class Where:
             raise BadSetting("--address goes with --engine ray")
         if self.workers is not None and self.workers < 1:
             raise BadSetting(f"--workers must be at least 1, got {self.workers}")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether other machines than this one compute."""
+        return self.engine != "local"
 
     def performer(self) -> Callable[..., dict[str, str]]:
         """What performs pieces of work there."""
@@ -69,6 +75,7 @@ def bench(
         stream, sized, chosen, requests, seeds, where.device, planning.command_line(), also, where.threads
     )
     benchmark.continued(plan.recipe, folder)  # refused, if at all, before anything is said about the work
+    benchmark.origins(plan, folder, where.mix_machines, where.elsewhere)
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     for method in chosen:
         if reason := benchmark.damage(plan, folder, method):
@@ -80,7 +87,8 @@ def bench(
         console.print(f"{stream}, {profile}: {work}{going_on}.", soft_wrap=True)
     try:
         with Display(left, console, quiet) as display:
-            failures = benchmark.run(plan, folder, where.workers or planning.cores(), display, where.performer())
+            workers, mixing = where.workers or planning.cores(), (where.mix_machines, where.elsewhere)
+            failures = benchmark.run(plan, folder, workers, display, where.performer(), *mixing)
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
         return 130

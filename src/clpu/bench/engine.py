@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.multiprocessing
 
+from clpu import machine
 from clpu.agent import Progress
 from clpu.bench.pieces import Piece, TaskData, perform, save
 from clpu.errors import Error
@@ -54,7 +55,18 @@ def measure(
     piece: Piece, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]
 ) -> None:
     """What a benchmark does with a piece."""
-    save(path, piece, perform(piece, data, progress, path.parent / SHARED))
+    save(path, piece, perform(piece, data, progress, shared_folder(path.parent, piece)))
+
+
+def shared_folder(folder: Path, piece: Piece) -> Path:
+    """Where pieces leave learning for one another: for those only that are computed alike."""
+    return folder / SHARED / machine.here(piece.device).key
+
+
+def here(piece: Piece) -> machine.Machine:
+    """What computes a piece that `run_pieces` performs: this machine, as its workers use it."""
+    with computing_with(piece.threads):
+        return machine.here(piece.device)
 
 
 def run_pieces(

@@ -29,6 +29,10 @@ Load = Annotated[
     Optional[list[Path]],  # noqa: UP045
     typer.Option(help="A Python file with methods of your own (docs/adding-a-method.md); as often as you like."),
 ]
+MixMachines = Annotated[
+    bool,
+    typer.Option("--mix-machines", help="Resume although this machine computes differently; the report shows it."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clpu import machine
 from clpu.agent import Agent, Progress
 from clpu.errors import BadData, BadRun
 from clpu.methods.alone import digest
@@ -181,10 +182,14 @@ class SharedFolder:
 
 
 def save(path: Path, piece: Piece, measured: Measured) -> None:
-    """Write a finished piece, whole or not at all."""
+    """Write a finished piece, whole or not at all, with what computed it."""
     tensors: dict[str, NDArray[Any]] = {f"{n}/{task}": a for (n, task), a in measured.outputs.items()}
     rest = {"bytes": measured.bytes, "seconds": measured.seconds, "evaluation": measured.evaluation_seconds}
-    metadata = {"piece": piece.described(), "measured": json.dumps(rest)}
+    metadata = {
+        "piece": piece.described(),
+        "measured": json.dumps(rest),
+        "machine": machine.here(piece.device).to_text(),
+    }
     write_arrays(path, {"accuracy": measured.accuracy, **tensors}, metadata)
 
 
@@ -205,10 +210,28 @@ def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str
 def is_whole(path: Path, piece: Piece) -> bool:
     """Whether a finished piece is there, not cut short, and the very work that is asked for."""
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            return bool((file.metadata() or {}).get("piece") == piece.described())
-    except (OSError, safetensors.SafetensorError):
+        metadata = _metadata(path)
+        _recorded(metadata, path)
+    except BadRun:
         return False
+    return bool(metadata.get("piece") == piece.described())
+
+
+def computed_by(path: Path) -> machine.Machine | None:
+    """What computed a finished piece, or None if that was not recorded; `BadRun` if the file is damaged."""
+    return _recorded(_metadata(path), path)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return file.metadata() or {}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise BadRun(f"{path} is damaged: {error!s:.200}") from None
+
+
+def _recorded(metadata: dict[str, str], path: Path) -> machine.Machine | None:
+    return machine.Machine.from_text(metadata["machine"], str(path)) if "machine" in metadata else None
 
 
 def load(path: Path, piece: Piece) -> Measured:

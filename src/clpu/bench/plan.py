@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import platform
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 import clpu
+from clpu import machine
 from clpu.agent import Agent
 from clpu.bench.pieces import Piece, TaskData
 from clpu.bench.profiles import Profile, with_overrides
@@ -97,11 +98,13 @@ def plan(
             "torch": torch.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
+            # What rotates images.
+            **({"pillow": machine.installed("pillow")} if stream.startswith("rot-") else {}),
             # A method from a user's file: which text it had.
             **{f"{name} (SHA-256)": CHECKSUMS[name] for name in settings if name in CHECKSUMS},
         },
         machine={
-            "cpu": _cpu(),
+            "cpu": machine.cpu(),
             "cores": cores(),
             "os": platform.platform(terse=True),
             "device": device,
@@ -184,8 +187,19 @@ def _read_data(stream: str, profile: Profile) -> tuple[list[TaskData], DataUsed]
         test=len(made[0].test_y),
         classes=tuple(len(task.classes) for task in made),
         seed=0,
+        tasks_sha256=checksum(made),
     )
     return made, used
+
+
+def checksum(data: Sequence[TaskData]) -> str:
+    """SHA-256 of tasks as they are used: names, types, shapes and numbers."""
+    total = hashlib.sha256()
+    for task in data:
+        for array in (task.train_x, task.train_y, task.test_x, task.test_y):
+            total.update(f"{task.name} {array.dtype} {tuple(array.shape)}".encode())
+            total.update(array.contiguous().numpy().data)
+    return total.hexdigest()
 
 
 def _some(count: int, wanted: int | None) -> Any:
@@ -253,11 +267,3 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        return next(line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -14,11 +14,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from clpu.bench import engine
+from clpu.bench.origins import Origins, admitted, read_origins
 from clpu.bench.pieces import Measured, Piece, is_whole, load
 from clpu.bench.plan import Plan, in_order
 from clpu.errors import BadRun
 from clpu.methods import METHODS
 from clpu.metrics import jsd_matrix
+from clpu.recipe import method_of
 from clpu.requests import Stream
 from clpu.results import (
     Forget,
@@ -45,21 +47,34 @@ def run(
     workers: int = 1,
     listener: engine.Listener = lambda event: None,
     performer: Callable[..., dict[str, str]] = engine.run_pieces,
+    mix: bool = False,
+    elsewhere: bool = False,
 ) -> dict[str, str]:
-    """Do what is left of a plan; returns the reasons of the pieces that failed, by piece."""
+    """Do what is left of a plan; returns the reasons of the pieces that failed, by piece.
+
+    With `mix`, machines that compute differently may work on one run. `elsewhere` says that the performer does not
+    compute on this machine.
+    """
     make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            return _run(plan, folder, workers, listener, performer)
+            return _run(plan, folder, workers, listener, performer, mix, elsewhere)
     except Timeout:
         raise BadRun(f"another process is working in {folder}; wait for it or choose another --out") from None
 
 
 def _run(
-    plan: Plan, folder: Path, workers: int, listener: engine.Listener, performer: Callable[..., dict[str, str]]
+    plan: Plan,
+    folder: Path,
+    workers: int,
+    listener: engine.Listener,
+    performer: Callable[..., dict[str, str]],
+    mix: bool,
+    elsewhere: bool,
 ) -> dict[str, str]:
     recipe = continued(plan.recipe, folder)
-    write_recipe(folder, recipe)
+    made_by = origins(plan, folder, mix, elsewhere)
+    write_recipe(folder, made_by.noted_in(recipe))
     scratch = folder / "results" / "pieces"
     start, before = time.perf_counter(), recipe.seconds or 0.0
     waiting = {m: unfinished(plan, folder, m) for m in plan.pieces if not _has_result(plan, folder, m)}
@@ -68,19 +83,21 @@ def _run(
     failures: dict[str, str] = {}
 
     def note_time() -> None:
-        write_recipe(folder, replace(recipe, seconds=before + time.perf_counter() - start))
+        write_recipe(folder, replace(made_by.noted_in(recipe), seconds=before + time.perf_counter() - start))
 
     def finish(method: str) -> None:
         try:
+            note_time()  # before the files of the pieces, which say what computed them, are gone
             _finish(plan, folder, method)
             note_time()
         except (BadRun, OSError) as error:  # a full disk, say; the other methods go on
             failures[method] = f"{type(error).__name__}: {error}"
 
     def watch(event: engine.Event) -> None:
+        event = admitted(made_by, event, scratch, failures)
         listener(event)
         if event.kind == "done":
-            method = event.piece.partition("--")[0]
+            method = method_of(event.piece)
             names[method].discard(event.piece)
             if not names[method]:
                 finish(method)
@@ -96,6 +113,23 @@ def _run(
                 note_time()
     tidy(scratch, [piece for m, pieces in plan.pieces.items() if _has_result(plan, folder, m) for piece in pieces])
     return failures
+
+
+def origins(plan: Plan, folder: Path, mix: bool = False, elsewhere: bool = False) -> Origins:
+    """What computed what a folder holds; `BadRun` if there is more to do and this machine computes differently."""
+    recipe = earlier(folder) or plan.recipe
+    scratch = folder / "results" / "pieces"
+    files = {
+        piece.name: path
+        for pieces in plan.pieces.values()
+        for piece in pieces
+        if is_whole(path := engine.file_of(scratch, piece), piece)
+    }
+    made_by = read_origins(recipe, [m for m in recipe.methods if _has_result(plan, folder, m)], files, mix)
+    left = [piece for method in plan.pieces for piece in unfinished(plan, folder, method)]
+    if left and not elsewhere:
+        made_by.check(engine.here(left[0]), folder)
+    return made_by
 
 
 def make_folder(folder: Path) -> None:
@@ -190,7 +224,8 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
         compare(name, getattr(before, name), getattr(recipe, name))
     compare("network", before.network.get("name"), recipe.network.get("name"))
     for name, now in vars(recipe.data).items():
-        compare(f"data.{name}", getattr(before.data, name), now)
+        if name != "tasks_sha256" or before.data.tasks_sha256:  # which older runs do not have
+            compare(f"data.{name}", getattr(before.data, name), now)
     # Of a method that is there but not asked for now, the settings count that those asked for have too, or one table
     # would hold rows of two learning rates; but what was set for it alone is its own.
     asked = {key for method in recipe.methods for key in recipe.settings[method]}
@@ -200,7 +235,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
             alone = any(text.startswith(f"{method}.{key}=") for text in before.overrides)
             if method in recipe.methods or (key in asked and not alone):
                 compare(f"{method}.{key}", then.get(key), now.get(key))
-    for name in ("clpu", "torch", *(f"{m} (SHA-256)" for m in recipe.settings if m in before.settings)):
+    for name in (f"{m} (SHA-256)" for m in recipe.settings if m in before.settings):
         compare(f"version of {name}", before.versions.get(name), recipe.versions.get(name))
     compare("device", before.machine.get("device", "cpu"), recipe.machine.get("device", "cpu"))
     compare("threads", before.machine.get("threads", 1), recipe.machine.get("threads", 1))

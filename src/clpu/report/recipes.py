@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from clpu.report import names
+from clpu.report.machines import NOT_RECORDED, computed_on, keys_of
 from clpu.results import Recipe, Run
 
 
-def recipe_section(run: Run) -> str:
-    """Everything that is needed to make the run again."""
+def recipe_section(run: Run, finished: Sequence[str] | None = None) -> str:
+    """Everything that is needed to make the run again; `finished` are the methods that have results."""
     recipe, data = run.recipe, run.recipe.data
     classes = sorted(set(data.classes))
     entries = [
@@ -30,12 +31,23 @@ def recipe_section(run: Run) -> str:
         ("Network", f"<code>{escape(_plain(recipe.network))}</code>"),
         ("Versions", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.versions.items()))) or "–"),
         ("Machine", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.machine.items()))) or "–"),
+        ("Computed on", "<br>".join(map(escape, _computed_on(recipe, run.results if finished is None else finished)))),
     ]
+    if data.tasks_sha256:
+        entries.insert(5, ("of the tasks as used", f"<code>{escape(data.tasks_sha256)}</code>"))
     if recipe.started:
         took = f", took {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
         entries.append(("Started", escape(recipe.started + took)))
     listed = "".join(f"<dt>{term}</dt><dd>{text}</dd>" for term, text in entries)
     return f'<h3>The recipe</h3>\n<dl class="recipe">{listed}</dl>\n{_settings(recipe)}'
+
+
+def _computed_on(recipe: Recipe, methods: Iterable[str]) -> list[str]:
+    """The machines, one in a line; if there are several, with the methods that each computed."""
+    made = computed_on(recipe, list(methods))
+    if len(made) < 2:
+        return [machine for machine, _ in made] or [NOT_RECORDED]
+    return [f"{', '.join(labels)}: {machine}" for machine, labels in made]
 
 
 def _settings(recipe: Recipe) -> str:
@@ -67,7 +79,7 @@ def split_settings(
 
 def differences(runs: Sequence[Run]) -> str:
     """A table of what the recipes of several runs do not have in common."""
-    facts = [_facts(run.recipe) for run in runs]
+    facts = [_facts(run) for run in runs]
     every = {key: [one.get(key, "–") for one in facts] for key in dict.fromkeys(key for one in facts for key in one)}
     rows = {key: values for key, values in every.items() if len(set(values)) > 1}
     rows |= _different_settings([run.recipe for run in runs])
@@ -81,8 +93,9 @@ def differences(runs: Sequence[Run]) -> str:
     return f'<div class="scroll"><table class="plain wrap"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _facts(recipe: Recipe) -> dict[str, str]:
-    """What decides a run's numbers besides its settings. Times, machines and commands differ anyway."""
+def _facts(run: Run) -> dict[str, str]:
+    """What decides a run's numbers besides its settings. Times, names of machines and commands differ anyway."""
+    recipe = run.recipe
     return {
         "stream": recipe.stream,
         "requests": recipe.requests,
@@ -95,8 +108,11 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "training images": f"{recipe.data.train:,}",
         "test images": f"{recipe.data.test:,}",
         "SHA-256 of the data": _plain(recipe.data.sha256),
+        "computed on": ", ".join(dict.fromkeys(keys_of(recipe, method) for method in run.results)) or NOT_RECORDED,
         "device": str(recipe.machine.get("device", "cpu")),
-        **{name: str(version) for name, version in recipe.versions.items() if name not in ("numpy", "python")},
+        **{
+            name: str(version) for name, version in recipe.versions.items() if name not in ("numpy", "python", "pillow")
+        },
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clpu import metrics
 from clpu.report import names
+from clpu.report.machines import keys_of, mixture
 from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best, deviation
 from clpu.results import Recipe, Run
 
@@ -56,7 +57,8 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
             notes.append(f"Not the paper's settings: {', '.join(recipe.overrides)}.")
         if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
             notes.append("The paper's numbers come from the requests 1R 2T 3T 4R 2R 3F 5T 5F, not from these.")
-    return notes
+    mixed = mixture(recipe, [row.method for row in rows])
+    return [*notes, mixed] if mixed else notes
 
 
 def csv_columns() -> list[str]:
@@ -69,7 +71,7 @@ def csv_columns() -> list[str]:
     columns += [f"{key}_as_published_{end}" for key in PRIVACY for end in ("low", "high")]
     columns += [f"{key}{end}" for key in MORE for end in ("", "_std", "_low", "_high")]
     columns += ["forgotten_acc_counterfactual", "chance"]
-    return [*columns, "bytes", "seconds", "seeds", "profile", "overrides", "requests", "run"]
+    return [*columns, "bytes", "seconds", "seeds", "profile", "overrides", "requests", "run", "machine"]
 
 
 def to_csv(groups: Sequence[Group]) -> str:
@@ -103,6 +105,7 @@ def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
         "overrides": " ".join(run.recipe.overrides),
         "requests": run.recipe.requests,
         "run": run.name,
+        "machine": keys_of(run.recipe, row.method),
     }
 
 
@@ -247,6 +250,8 @@ def to_latex(groups: Sequence[Group]) -> str:
     seeds = sorted({len(run.recipe.seeds) for run, _ in groups})
     count = " or ".join(map(str, seeds))
     shared = f"Mean and standard deviation over {count} seeds; best values bold, the upper bound aside."
+    if any(mixture(run.recipe, [row.method for row in rows]) for run, rows in groups):
+        shared += " Rows come from machines that compute differently."
     parts.append(_latex_table(groups, f"Continual learning and private unlearning. {shared}", "tab:clpu", False))
     published = f"The same runs, with IJSD, AJSD, JS-ratio and IRR computed as in the published tables. {shared}"
     parts.append(_latex_table(groups, published, "tab:clpu-as-published", True))

@@ -1,0 +1,354 @@
+"""A run is not computed partly here and partly on a machine that computes differently, unless asked for and shown."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.numpy
+import torch
+from rich.console import Console
+from test_bench_run import figures, tiny
+
+from clpu import BadRun, machine
+from clpu.bench import engine
+from clpu.bench import run as benchmark
+from clpu.bench.run import run
+from clpu.data import streams
+from clpu.report import write
+from clpu.report.terminal import show
+from clpu.results import read_recipe, read_run, write_result
+
+ROOT = Path(__file__).parent.parent.parent
+ELSEWHERE = "ab" * 32
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A run in which `seq` is finished."""
+    folder = tmp_path_factory.mktemp("started")
+    assert run(tiny(("seq",)), folder) == {}
+    return folder
+
+
+@pytest.fixture
+def folder(started, tmp_path):
+    return shutil.copytree(started, tmp_path / "run")
+
+
+@pytest.fixture
+def differently(monkeypatch):
+    """From here on, the machine computes differently, as far as anyone can tell."""
+    monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+def edit(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def without_record(folder):
+    """The folder as an older clpu left it."""
+
+    def older(recipe):
+        del recipe["machines"], recipe["jobs"], recipe["data"]["tasks_sha256"]
+
+    edit(folder / "run.json", older)
+    return folder
+
+
+def test_every_job_records_what_computed_it(started):
+    recipe = read_run(started).recipe
+    assert sorted(recipe.jobs) == sorted(piece.name for piece in tiny(("seq",)).pieces["seq"])
+    assert recipe.machines_of("seq") == [engine.here("cpu")]
+
+
+def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_path, monkeypatch):
+    """A kill right after they were written would make them unrecorded ones."""
+    work, written = tiny(("seq",)), []
+
+    def looked_at(folder, result):
+        written.append(sorted(read_recipe(folder).jobs))
+        return write_result(folder, result)
+
+    monkeypatch.setattr(benchmark, "write_result", looked_at)
+    assert run(work, tmp_path) == {}
+    assert written == [sorted(piece.name for piece in work.pieces["seq"])]
+
+
+def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
+    before = contents(folder)
+    with pytest.raises(BadRun, match=r"there, abababab now.*choose another --out, or give --mix-machines") as refused:
+        run(tiny(), folder)
+    assert "\n" not in str(refused.value)
+    assert contents(folder) == before
+
+
+def test_another_thread_count_or_version_is_refused(folder, monkeypatch):
+    here = machine.here
+    for change in ({"threads": 3}, {"versions": {**here().versions, "numpy": "0.1"}}):
+        monkeypatch.setattr(machine, "here", lambda device, change=change: replace(here(device), **change))
+        with pytest.raises(BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* there, .* now"):
+            run(tiny(), folder)
+
+
+def test_a_finished_run_is_reported_by_any_machine(folder, differently):
+    before = figures(folder)
+    assert run(tiny(("seq",)), folder) == {}
+    assert figures(folder) == before
+    assert read_run(folder).recipe.machines[0].fingerprint != ELSEWHERE
+
+
+def test_where_nothing_is_finished_nothing_can_be_mixed(folder, differently):
+    shutil.rmtree(folder / "results")
+    assert run(tiny(("seq",)), folder) == {}
+    assert [made.fingerprint for made in read_run(folder).recipe.machines] == [ELSEWHERE]
+
+
+def test_a_job_that_is_finished_counts_before_its_method_is(folder, monkeypatch):
+    shutil.rmtree(folder / "results")
+
+    def stop(event):
+        if event.kind == "done":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(("seq",)), folder, listener=stop)
+    monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
+    with pytest.raises(BadRun, match="abababab now"):
+        run(tiny(("seq",)), folder)
+    assert run(tiny(("seq",)), folder, mix=True) == {}
+    assert [made.fingerprint == ELSEWHERE for made in read_run(folder).recipe.machines_of("seq")] == [False, True]
+    assert "part of Seq" in tables(folder)["table.md"]
+
+
+def recorded(folder):
+    return json.loads((folder / "run.json").read_text())["machines"]
+
+
+def tables(folder):
+    """Everything that a report says, by file; the terminal's too."""
+    made = read_run(folder)
+    console = Console(record=True, width=200, file=io.StringIO())
+    show([made], console)
+    return {path.name: path.read_text() for path in write([made], folder)} | {"terminal": console.export_text()}
+
+
+def test_a_mixture_that_was_asked_for_is_in_the_recipe_and_in_every_report(folder, differently):
+    assert run(tiny(), folder, mix=True) == {}
+    recipe = json.loads((folder / "run.json").read_text())
+    used = {job.partition("--")[0]: recipe["machines"][n]["fingerprint"] for job, n in recipe["jobs"].items()}
+    assert used["clpu-der++"] == ELSEWHERE
+    assert used["seq"] != ELSEWHERE
+    told = tables(folder)
+    for name in ("table.md", "report.html", "terminal"):
+        words = " ".join(told[name].split())
+        assert "Computed on different machines" in words, name
+        assert f"(1) Seq: {machine.cpu(full=True)}" in words, name
+        assert "(2) CLPU-DER++: " in words, name
+        assert "fingerprint abababab" in words, name
+    assert "machines that compute differently" in told["table.tex"]
+    machines = [line.rpartition(",")[2] for line in told["table.csv"].splitlines()]
+    assert machines == ["machine", *(made.key for made in read_run(folder).recipe.machines)]
+
+
+def test_a_run_of_one_machine_says_nothing_of_mixtures(started):
+    assert not any("different machines" in text for text in tables(started).values())
+    assert engine.here("cpu").describe() in tables(started)["report.html"]
+
+
+def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
+        assert run(tiny(("ind",)), folder, mix=True) == {}
+    with pytest.raises(BadRun, match="abababab there"):
+        run(tiny(), folder)
+
+
+def test_learning_is_not_shared_between_machines(tmp_path, monkeypatch):
+    """Or a job of one machine would hold what another one learned."""
+    scratch = tmp_path / "results" / "pieces"
+    work = tiny(("seq",)).pieces["seq"][0]
+    here = engine.shared_folder(scratch, work)
+    assert engine.shared_folder(scratch, work) == here
+    monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
+    assert engine.shared_folder(scratch, work) != here
+
+
+def cluster(odd, fingerprint=ELSEWHERE):
+    """A performer like Ray's: jobs are done wherever, and the `odd` ones on a machine that computes differently."""
+
+    def performer(pieces, data, folder, workers, listener):
+        failures = {}
+        for piece in pieces:
+            with pytest.MonkeyPatch.context() as patch:
+                if piece.name in odd:
+                    patch.setattr(machine, "fingerprint", lambda: fingerprint)
+                failures |= engine.run_pieces([piece], data, folder, 1, listener)
+        return failures
+
+    return performer
+
+
+def test_the_result_of_a_worker_that_computes_differently_is_not_used(started, tmp_path):
+    names = [piece.name for piece in tiny(("seq",)).pieces["seq"]]
+    events = []
+    failures = run(tiny(("seq",)), tmp_path, listener=events.append, performer=cluster(names[1:]), elsewhere=True)
+    assert list(failures) == names[1:]
+    assert "abababab now" in failures[names[1]]
+    assert "--mix-machines" in failures[names[1]]
+    assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done", "failed"]
+    assert not read_run(tmp_path).results
+    assert run(tiny(("seq",)), tmp_path, performer=cluster([]), elsewhere=True) == {}
+    assert figures(tmp_path) == figures(started)
+    assert len(recorded(tmp_path)) == 1
+
+
+def test_with_the_flag_the_result_of_such_a_worker_is_used_and_recorded(tmp_path):
+    names = [piece.name for piece in tiny(("seq",)).pieces["seq"]]
+    performer = cluster(names[1:])
+    assert run(tiny(("seq",)), tmp_path, performer=performer, elsewhere=True, mix=True) == {}
+    recipe = read_run(tmp_path).recipe
+    assert [recipe.machines[recipe.jobs[name]].fingerprint == ELSEWHERE for name in names] == [False, True]
+
+
+def test_the_program_that_only_hands_out_work_may_compute_differently(folder, differently):
+    """What computes is the cluster; the machine that asks it does not matter."""
+    real = read_run(folder).recipe.machines[0].fingerprint
+    names = [piece.name for piece in tiny().pieces["clpu-der++"]]
+    assert run(tiny(), folder, performer=cluster(names, real), elsewhere=True) == {}
+    assert len(recorded(folder)) == 1
+
+
+def test_a_worker_of_an_older_clpu_that_records_nothing_is_refused(tmp_path):
+    work = tiny(("seq",))
+
+    def performer(pieces, data, scratch, workers, listener):
+        def told(event):
+            path = scratch / f"{event.piece}.safetensors"
+            if event.kind == "done" and event.piece == pieces[-1].name:
+                rewrite(path, lambda metadata: metadata.pop("machine"))
+            listener(event)
+
+        return engine.run_pieces(pieces, data, scratch, workers, told)
+
+    failures = run(work, tmp_path, performer=performer, elsewhere=True)
+    assert list(failures) == [work.pieces["seq"][-1].name]
+    assert "not recorded" in next(iter(failures.values()))
+
+
+def rewrite(path, change):
+    with safetensors.safe_open(path, "numpy") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(metadata)
+    path.write_bytes(safetensors.numpy.save(arrays, metadata))
+
+
+@pytest.mark.parametrize("record", ["{", "[]", '{"fingerprint": "<script>"}', "[" * 9999])
+def test_a_job_with_a_damaged_record_is_done_again(started, tmp_path, record):
+    def stop(event):
+        if event.kind == "done":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(("seq",)), tmp_path, listener=stop)
+    (path,) = (tmp_path / "results" / "pieces").glob("*.safetensors")
+    rewrite(path, lambda metadata: metadata.update(machine=record))
+    done = []
+    assert run(tiny(("seq",)), tmp_path, listener=lambda e: done.append(e.piece) if e.kind == "done" else None) == {}
+    assert path.stem in done
+    assert figures(tmp_path) == figures(started)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda v: v.update(machines="many"), "machines should be a list"),
+        (lambda v: v["machines"][0].pop("threads"), "machine 0 has no threads"),
+        (
+            lambda v: v["machines"][0]["facts"].update(CPU="<script>alert(1)</script>"),
+            "machine 0: facts: CPU should be",
+        ),
+        (lambda v: v["jobs"].update({"seq--actual--0": 7}), "names machine 7, and the recipe has 1 machines"),
+        (lambda v: v["jobs"].update({"seq--actual--0": -1}), "names machine -1"),
+        (lambda v: v["jobs"].update({"seq--actual--0": True}), "seq--actual--0 should be a whole number"),
+        (lambda v: v["jobs"].update({"<b>--actual--0": 0}), "cannot be the name of a job"),
+    ],
+)
+def test_a_damaged_record_in_the_recipe_is_named(folder, change, says):
+    edit(folder / "run.json", change)
+    for use in (read_run, lambda f: run(tiny(), f, mix=True)):
+        with pytest.raises(BadRun, match=says):
+            use(folder)
+
+
+def test_a_run_without_records_can_be_read_and_reported(folder):
+    told = tables(without_record(folder))
+    assert "<dt>Computed on</dt><dd>not recorded</dd>" in told["report.html"]
+    assert told["table.csv"].splitlines()[1].endswith(",not recorded")
+    assert "different machines" not in told["table.md"]
+
+
+def test_a_run_without_records_is_resumed_with_the_flag_only(folder):
+    before = contents(without_record(folder))
+    with pytest.raises(BadRun, match=rf"what computed seq was not recorded \(clpu .*, torch {torch.__version__[:3]}"):
+        run(tiny(), folder)
+    assert contents(folder) == before
+    assert run(tiny(), folder, mix=True) == {}
+    assert "(1) Seq: not recorded. (2) CLPU-DER++: " in tables(folder)["table.md"]
+
+
+def test_an_old_run_of_this_project_says_that_its_machine_was_not_recorded():
+    made = read_run(ROOT / "reproduction" / "rot-mnist-paper")
+    assert made.recipe.machines_of("seq") == [None]
+
+
+def test_tasks_that_are_rotated_differently_are_different_data(folder, monkeypatch):
+    """A different Pillow, say; the data set itself is the same."""
+    angle = streams.rotation_angle
+    monkeypatch.setattr(streams, "rotation_angle", lambda *of: angle(*of) + 10)
+    with pytest.raises(BadRun, match=r"data\.tasks_sha256"):
+        run(tiny(), folder)
+
+
+def clpu(folder, *arguments, **variables):
+    code = "import sys; from clpu.cli import main; sys.argv[0] = 'clpu'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"} | variables,
+    )
+
+
+def test_a_bench_is_not_resumed_with_less_of_the_cpu(tmp_path):
+    common = ("bench", "--profile", "smoke", "--seeds", "2", "--workers", "1", "--quiet", "--methods")
+    assert clpu(tmp_path, *common, "seq").returncode == 0
+    folder = tmp_path / "runs" / "rot-digits-smoke"
+    own = read_run(folder).recipe.machines[0].facts["CPU capability"]
+    if own == "DEFAULT":
+        pytest.skip("this CPU has no capability beyond the default")
+    before = contents(folder)
+    refused = clpu(tmp_path, *common, "seq,ind", ATEN_CPU_CAPABILITY="default")
+    assert refused.returncode == 1
+    assert f"CPU capability: {own} there, DEFAULT now" in refused.stderr
+    assert "fingerprint of float32 results" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert contents(folder) == before
+    mixed = clpu(tmp_path, *common, "seq,ind", "--mix-machines", ATEN_CPU_CAPABILITY="default")
+    assert mixed.returncode == 0, mixed.stderr
+    assert "Computed on different machines" in mixed.stdout
+    assert [made.facts["CPU capability"] for made in read_run(folder).recipe.machines] == [own, "DEFAULT"]
