@@ -186,8 +186,8 @@ class Program(TyperGroup):
             out.flush()
             if out.failure is not None and out.failure.errno != errno.EPIPE:
                 reason = out.failure.strerror or out.failure
-                saved = "" if code else "; the work itself is done and saved"
-                _line("error:", f"the output could not be printed: {reason}{saved}", "", error=True)
+                done = "" if code else "done and saved, but "
+                _line("error:", f"{done}the output could not be printed: {reason}", "", error=True)
                 code = code or UNPRINTED
         sys.exit(code)
 
@@ -234,7 +234,7 @@ class _Lasting:
 
     def write(self, text: str) -> int:
         if text and self._stream is None and self.failure is None:
-            self.failure = OSError(errno.EBADF, "it is closed")
+            self.failure = OSError(errno.EBADF, "standard output is closed")
         if self._stream is not None and self.failure is None:
             try:
                 self._stream.write(fit(text, self.encoding))
@@ -266,7 +266,7 @@ class _Lasting:
 
     def fileno(self) -> int:
         if self._stream is None:
-            raise OSError(errno.EBADF, "it is closed")
+            raise OSError(errno.EBADF, "the stream is closed")
         return self._stream.fileno()
 
     def __getattr__(self, name: str) -> Any:
