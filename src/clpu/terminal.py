@@ -33,7 +33,7 @@ EXIT_CODES = (
     f"{UNPRINTED} done and saved, but the output could not be printed; 130 interrupted."
 )
 
-#: How wide a table is that does not go to a terminal; rich would guess 80 columns and cut numbers off.
+#: How wide a table of many columns is in a pipe, where rich would guess 80 and cut numbers off.
 PIPE_WIDTH = 120
 
 #: What our own output uses beyond ASCII, for terminals that lack it. Anything else is shown as an escape.
@@ -143,14 +143,21 @@ def text(value: object, style: str = "") -> Text:
     return Text(fit(escape(value), getattr(sys.stdout, "encoding", None)), style)
 
 
-def console(*, error: bool = False, pipe_width: int = PIPE_WIDTH) -> Console:
+def console(*, error: bool = False, pipe_width: int | None = None) -> Console:
     """A console on standard output or standard error that takes strings literally: no markup, emoji or highlighting."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class Literal(Console):
         # Before the layout, so that columns stay columns.
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(fit(text, self.encoding), **options)
+
+        # What rich itself cuts off ends with an ellipsis of one cell, and three would not fit.
+        def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
+            ellipsis = "…" if _has(self.encoding, "…") else "~"
+            for segment in super().render(*arguments, **options):
+                yield segment._replace(text=segment.text.replace("…", ellipsis))
 
     stream = sys.stderr if error else sys.stdout
     width = None if stream is None or stream.isatty() else pipe_width

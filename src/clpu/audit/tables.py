@@ -56,7 +56,7 @@ def caveat(audit: Audit) -> str:
 
 def show(audit: Audit, console: Console | None = None) -> None:
     """Print the verdicts, each with its reason, above them the strongest effect of each attack."""
-    console = console or terminal.console()
+    console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
     console.print(terminal.text(heading(audit), style="bold"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("method", "verdict", *(SHORT[attack] for attack in ATTACKS)):

@@ -99,4 +99,5 @@ class Display:
     def _say(self, text: str, style: str = "") -> None:
         self.said = time.monotonic()
         if not self.quiet:
-            self.console.print(Text(terminal.escape(text), style=style), soft_wrap=True)
+            line = terminal.fit(terminal.escape(text), self.console.encoding)
+            self.console.print(Text(line, style=style), soft_wrap=True)

@@ -20,7 +20,7 @@ _WIDE = 100
 
 def show(runs: Sequence[Run], console: Console | None = None) -> None:
     """Print the table of each run, and beneath it the comparison with the paper where the paper has that stream."""
-    console = console or terminal.console()
+    console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
     for run in distinct(runs):
         rows = summarise(run)
         name = f"{run.name}: " if len(runs) > 1 else ""
