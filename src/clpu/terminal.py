@@ -132,8 +132,8 @@ def _line(label: str, text: object, style: str, error: bool) -> None:
 
 
 def say_json(value: Any, indent: int = 2) -> None:
-    """Print a value as JSON for programs, in ASCII without control characters."""
-    print(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
+    """Print a value as JSON for programs: ASCII, whose control characters JSON escapes."""
+    print(json.dumps(value, indent=indent))
 
 
 def text(value: object, style: str = "") -> Text:
