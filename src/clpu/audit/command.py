@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
-from clpu import jsonfile
+from clpu import jsonfile, terminal
 from clpu.audit import run as auditing
 from clpu.audit.page import page
 from clpu.audit.plan import DESIGNS, Plan, audit_profile, estimate
@@ -41,7 +39,6 @@ def audit(
     """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
     if workers is not None and workers < 1:
         raise BadSetting(f"--workers must be at least 1, got {workers}")
-    console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = audit_profile(stream, profile)
     also = [method for method in benchmark.methods_in(folder, auditing.earlier(folder)) if method not in chosen]
@@ -57,16 +54,16 @@ def audit(
         agents = sum(len(probe.seeds) for probe in left)
         there = f" ({plan.agents - agents:,} of {plan.agents:,} are done)" if agents < plan.agents else ""
         time = duration(estimate(plan, left, processes))
-        console.print(
+        terminal.say(
             f"{stream}, {profile}: {agents:,} agents to train{there}, {design.runs} a group and method; "
             f"about {time} with {processes} process{'es' * (processes != 1)}. Folder: {folder}",
-            soft_wrap=True,
+            error=True,
         )
     try:
-        with Display(left, console, quiet) as display:
+        with Display(left, terminal.console(error=True), quiet) as display:
             failures = auditing.run(plan, folder, processes, display, mix=mix_machines)
     except KeyboardInterrupt:
-        console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
+        terminal.say(f"Stopped. The same command goes on from here ({folder}).", error=True)
         return 130
     if store:
         _scan(plan, folder, chosen)
@@ -76,11 +73,11 @@ def audit(
         show(made)
         if not quiet:
             took = duration(made.recipe.seconds or 0)
-            console.print(f"{took}; wrote {', '.join(map(str, written))}", soft_wrap=True)
+            terminal.say(f"{took}; wrote {', '.join(map(str, written))}", error=True)
     if failures:
-        console.print(f"[bold red]{len(failures)} pieces failed[/]; the same command tries them again.")
+        terminal.say(f"{len(failures)} pieces failed; the same command tries them again:", "bold red", error=True)
         for name, reason in failures.items():
-            console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
+            terminal.say(f"  {name}: {reason.strip().splitlines()[-1]}", error=True)
         return 1
     return 0
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from clpu import terminal
 from clpu.audit.findings import Findings
 from clpu.audit.run import Audit
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
@@ -60,25 +58,25 @@ def caveat(audit: Audit) -> str:
 
 def show(audit: Audit, console: Console | None = None) -> None:
     """Print the verdicts, each with its reason, above them the strongest effect of each attack."""
-    if console is None:
-        console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(Text(heading(audit), style="bold"))
+    console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
+    console.print(terminal.text(heading(audit), style="bold"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("method", "verdict", *(SHORT[attack] for attack in ATTACKS)):
         table.add_column(column, no_wrap=True)
     for method, findings in audit.findings.items():
         kind = verdict(findings).kind
         cells = [cell(findings, attack).partition(" ")[0] for attack in ATTACKS]
-        marked = [Text(text, style="red" if "*" in text else "") for text in cells]
-        table.add_row(names.method(method), Text(kind, style=STYLES.get(kind, "yellow")), *marked)
+        marked = [terminal.text(text, style="red" if "*" in text else "") for text in cells]
+        name = terminal.text(names.method(method))
+        table.add_row(name, terminal.text(kind, style=STYLES.get(kind, "yellow")), *marked)
     console.print(table)
-    console.print(Text(KEY, style="dim"))
-    console.print(Text(caveat(audit), style="dim"))
+    console.print(terminal.text(KEY, style="dim"))
+    console.print(terminal.text(caveat(audit), style="dim"))
     for method, findings in audit.findings.items():
         said = verdict(findings)
-        line = Text(f"{names.method(method)}: ", style="bold")
-        line.append(said.title, style=STYLES.get(said.kind, "yellow"))
-        console.print(line.append(f". {said.words}", style="not bold"))
+        line = terminal.text(f"{names.method(method)}: ", style="bold")
+        line.append_text(terminal.text(said.title, style=STYLES.get(said.kind, "yellow")))
+        console.print(line.append_text(terminal.text(f". {said.words}", style="not bold")))
 
 
 def markdown(audit: Audit) -> str:

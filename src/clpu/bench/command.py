@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
+from clpu import terminal
 from clpu.bench import engine
 from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
@@ -66,7 +65,6 @@ def bench(
     quiet: bool,
 ) -> int:
     """Run or go on with a benchmark and report; the exit code."""
-    console = Console(stderr=True, highlight=False)
     chosen = planning.check_methods(methods)
     base = named_profile(stream, profile)
     also = [method for method in benchmark.methods_in(folder, benchmark.earlier(folder)) if method not in chosen]
@@ -79,18 +77,18 @@ def bench(
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     for method in chosen:
         if reason := benchmark.damage(plan, folder, method):
-            console.print(f"The results of {method} are made again: {reason}", markup=False, soft_wrap=True)
+            terminal.say(f"The results of {method} are made again: {reason}", error=True)
     total = sum(map(len, plan.pieces.values()))
     if not quiet and left:
         going_on = f"; {total - len(left)} are there already" if len(left) < total else ""
         work = f"{total} piece{'s' * (total != 1)} of work in {folder}"
-        console.print(f"{stream}, {profile}: {work}{going_on}.", soft_wrap=True)
+        terminal.say(f"{stream}, {profile}: {work}{going_on}.", error=True)
     try:
-        with Display(left, console, quiet) as display:
+        with Display(left, terminal.console(error=True), quiet) as display:
             workers, mixing = where.workers or planning.cores(), (where.mix_machines, where.elsewhere)
             failures = benchmark.run(plan, folder, workers, display, where.performer(), *mixing)
     except KeyboardInterrupt:
-        console.print(f"Stopped. The same command goes on from here ({folder}).", soft_wrap=True)
+        terminal.say(f"Stopped. The same command goes on from here ({folder}).", error=True)
         return 130
     damaged: dict[str, str] = {}
     run = read_run(folder, damaged)
@@ -99,10 +97,12 @@ def bench(
         written = write([run], folder)
         show([run])
         if not quiet:
-            console.print(f"{duration(run.recipe.seconds or 0)}; wrote {', '.join(map(str, written))}", soft_wrap=True)
+            terminal.say(f"{duration(run.recipe.seconds or 0)}; wrote {', '.join(map(str, written))}", error=True)
     if failures:
-        console.print(f"[bold red]{len(failures)} of {total} pieces failed[/]; the same command tries them again:")
+        terminal.say(
+            f"{len(failures)} of {total} pieces failed; the same command tries them again:", "bold red", error=True
+        )
         for name, reason in failures.items():
-            console.print(f"  {name}: {reason.strip().splitlines()[-1]}", markup=False, soft_wrap=True)
+            terminal.say(f"  {name}: {reason.strip().splitlines()[-1]}", error=True)
         return 1
     return 0

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.text import Text
 
+from clpu import terminal
 from clpu.bench.engine import Event
 from clpu.bench.pieces import Piece
 from clpu.bench.plan import request_costs
@@ -31,14 +32,10 @@ class Display:
         self.console, self.quiet = console, quiet
         self.start = self.said = time.monotonic()
         self.lines: dict[str, TaskID] = {}
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[note]}", style="dim"),
-        )
-        self.bars = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-        self.overall = self.bars.add_task("[bold]whole run[/]", total=1.0, note="")
+        note = TextColumn("{task.fields[note]}", style="dim", markup=False)
+        columns = ("{task.description}", BarColumn(bar_width=24), "{task.percentage:>3.0f} %", note)
+        self.bars = terminal.progress(console, *columns, quiet=quiet)
+        self.overall = self.bars.add_task("whole run", total=1.0, note="")
 
     def __enter__(self) -> Display:
         self.bars.start()
@@ -95,11 +92,12 @@ class Display:
 
     def _line(self, piece: str, name: str, note: str) -> None:
         if piece not in self.lines:
-            self.lines[piece] = self.bars.add_task(name, total=1.0, note="")
+            self.lines[piece] = self.bars.add_task(terminal.escape(name), total=1.0, note="")
         whole = sum(self.costs[piece])
-        self.bars.update(self.lines[piece], completed=self.done[piece] / whole, note=note)
+        self.bars.update(self.lines[piece], completed=self.done[piece] / whole, note=terminal.escape(note))
 
     def _say(self, text: str, style: str = "") -> None:
         self.said = time.monotonic()
         if not self.quiet:
-            self.console.print(Text(text, style=style), soft_wrap=True)
+            line = terminal.fit(terminal.escape(text), self.console.encoding)
+            self.console.print(Text(line, style=style), soft_wrap=True)

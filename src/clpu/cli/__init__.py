@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
+from clpu import terminal
 from clpu.bench.options import Load, load_methods
-from clpu.errors import Error
 
 app = typer.Typer(
     name="clpu",
+    cls=terminal.Program,
     help="Continual learning that can forget privately: remember (R), learn for now (T), forget (F).",
+    epilog=terminal.EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -24,7 +24,7 @@ def _version(value: bool) -> None:
     if value:
         from clpu import __version__
 
-        typer.echo(f"clpu {__version__}")
+        terminal.say(f"clpu {__version__}")
         raise typer.Exit
 
 
@@ -75,17 +75,5 @@ _add_commands()
 
 
 def main() -> None:
-    """Run the program: an error of ours is one line and exit code 1."""
-    try:
-        app()
-    except Error as error:
-        from rich.console import Console
-
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {type(error).__name__}: ", end="")
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(str(error))
-        sys.exit(1)
-    except OSError as error:  # a full disk, a folder that must not be written, …
-        typer.echo(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    """Run the program."""
+    app()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress
 from rich.table import Table
 from rich.text import Text
 
+from clpu import terminal
 from clpu.agent import Agent
 from clpu.agent import Progress as Step
 from clpu.data import Task, tasks
@@ -21,17 +22,17 @@ WORDS = {"learn": "learn task {} for good", "keep": "remember task {} for good",
 
 def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
     """Run a stream and its counterfactual on rotated digits, and print what happens."""
-    console = Console()
+    console = terminal.console()
     stream = Stream(requests)
     data = {task.name: task for task in tasks("rot-digits")}
     unknown = [task for task in stream.tasks if task not in data]
     if unknown:
         raise BadRequest(f"the demo has tasks {', '.join(data)}; the stream names {', '.join(unknown)}")
     agent = Agent(method, seed=seed, threads=threads, **SETTINGS)
-    console.print(
-        f"[bold]{agent.method}[/] learns handwritten digits, each task at another angle, and forgets some of them."
-    )
-    console.print("Accuracy on test images after each request, in percent ([green]for good[/], [yellow]for now[/]):\n")
+    doing = " learns handwritten digits, each task at another angle, and forgets some of them."
+    console.print(Text.assemble((agent.method, "bold"), doing))
+    kinds = (("for good", "green"), ", ", ("for now", "yellow"))
+    console.print(Text.assemble("Accuracy on test images after each request, in percent (", *kinds, "):\n"))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("request", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=26)
@@ -46,8 +47,7 @@ def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
 
 
 def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} steps"))
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return terminal.progress(console, "{task.description}", BarColumn(), "{task.completed}/{task.total} steps")
 
 
 def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress, console: Console) -> str:
@@ -77,7 +77,7 @@ def _advance(bar: Progress, line: object, step: Step) -> None:
 def _cell(agent: Agent, task: Task) -> Text:
     status = agent.tasks.get(task.name)
     if status is None:
-        return Text("·", style="dim")
+        return terminal.text("·", "dim")
     share = agent.accuracy(task.name, task.test.x, task.test.y)
     return Text(f"{100 * share:.1f}", style="green" if status == "R" else "yellow")
 
@@ -96,9 +96,9 @@ def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Tas
     asked = f"its requests were {counterfactual}" if len(counterfactual) else "it got no requests at all"
     console.print(f"\nA second agent never heard of {names}: {asked}.")
     console.print("SHA-256 of all that each has learned:")
-    console.print(f"stream          [cyan]{agent.digest()}[/]", soft_wrap=True)
-    console.print(f"counterfactual  [cyan]{never.digest()}[/]", soft_wrap=True)
+    for name, digest in {"stream": agent.digest(), "counterfactual": never.digest()}.items():
+        console.print(Text.assemble(f"{name:<16}", (digest, "cyan")), soft_wrap=True)
     if agent.digest() == never.digest():
-        console.print(f"[bold green]Equal, bit by bit:[/] nothing is left of {names}.")
+        console.print(Text.assemble(("Equal, bit by bit:", "bold green"), f" nothing is left of {names}."))
     else:
-        console.print(f"[bold red]Different:[/] {agent.method} keeps a trace of {names}.")
+        console.print(Text.assemble(("Different:", "bold red"), f" {agent.method} keeps a trace of {names}."))

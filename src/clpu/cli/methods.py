@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 
+from clpu import terminal
 from clpu.methods import METHODS
 from clpu.settings import Training, known
 
 
 def show() -> None:
     """Print every method, its first line of description, whether it is exact, and its settings."""
-    console = Console()
+    console = terminal.console()
     table = Table(box=None, pad_edge=False, header_style="dim", title_justify="left")
     for column in ("method", "forgetting", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
     for name, method in METHODS.items():
-        kind = "[green]exact[/]" if method.exact else "[yellow]approximate[/]"
-        table.add_row(f"[bold]{name}[/]", kind, (method.__doc__ or "").strip().splitlines()[0])
+        kind = terminal.text("exact", "green") if method.exact else terminal.text("approximate", "yellow")
+        about = (method.__doc__ or "").strip().partition("\n")[0]
+        table.add_row(terminal.text(name, "bold"), kind, terminal.text(about))
     console.print(table)
     settings = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("setting", "default", "of", "meaning"):
@@ -30,6 +31,7 @@ def show() -> None:
             fields[setting] = field
     for setting, field in fields.items():
         users = "all" if setting in known(Training) else " ".join(of[setting])
-        settings.add_row(setting, str(field.default), users, field.metadata["help"])
+        cells = (setting, field.default, users, field.metadata["help"])
+        settings.add_row(*map(terminal.text, cells))
     console.print()
     console.print(settings)

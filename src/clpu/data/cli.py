@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clpu import terminal
 from clpu.data.cache import cache_folder, is_here
 from clpu.data.catalog import Known, known, names
 from clpu.errors import Error
@@ -24,6 +24,7 @@ _DATA = "CLPU_DATA"
 
 app = typer.Typer(
     name="data",
+    cls=terminal.Program,
     help="The data sets: where they come from, whether they are here, whether they are whole.",
     no_args_is_help=True,
 )
@@ -39,31 +40,29 @@ def list_(
     """
     entries = [known(name) for name in names()]
     if as_json:
-        print(json.dumps([_described(entry) for entry in entries], indent=1, ensure_ascii=False))
+        terminal.say_json([_described(entry) for entry in entries], indent=1)
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
     table = Table.grid(padding=(0, 3))
     for entry in entries:
-        state = "[green]here[/]" if _here(entry) else "[yellow]not here[/]"
+        state = terminal.text("here", "green") if _here(entry) else terminal.text("not here", "yellow")
         shape = "x".join(map(str, entry.image))
-        table.add_row(f"[bold]{entry.name}[/]", f"[bold]{entry.title}[/]")
+        table.add_row(terminal.text(entry.name, "bold"), terminal.text(entry.title, "bold"))
         table.add_row(
             state,
             f"{entry.counts[0]:,} + {entry.counts[1]:,} images {shape}, {entry.classes} classes,"
             f" {entry.bytes / 1e6:,.1f} MB",
         )
-        table.add_row("[dim]from[/]", "\n".join(_sources(entry)))
-        table.add_row("[dim]terms[/]", entry.terms)
+        table.add_row(terminal.text("from", "dim"), "\n".join(_sources(entry)))
+        table.add_row(terminal.text("terms", "dim"), entry.terms)
         table.add_row()
-    console.print(table)
-    console.print(f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment.")
-    console.print(f"Cache: {cache_folder()}", soft_wrap=True)
+    terminal.console().print(table)
+    terminal.say(f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment.")
+    terminal.say(f"Cache: {cache_folder()}")
     missing = " ".join(entry.name for entry in entries if not _here(entry))
     if missing:
-        console.print(f"Get the rest: clpu data get {missing}", soft_wrap=True)
+        terminal.say(f"Get the rest: clpu data get {missing}")
 
 
 _GET = (
@@ -104,11 +103,13 @@ def get(
                 got = fetch.get(name, folder=folder, offline=offline, progress=show)
         except Error as error:
             failures += 1
-            _say(f"{name}: failed. {error}", error=True)
+            first, *more = _lines(error)
+            for line in (f"{name}: failed. {first}", *more):
+                terminal.say(line, error=True)
         else:
             where = "was here already" if got.already else f"from {got.origin}"
             size = f"{known(name).bytes / 1e6:,.1f} MB"
-            _say(f"{name}: verified, {size}, {where}, {got.seconds:.1f} s")
+            terminal.say(f"{name}: verified, {size}, {where}, {got.seconds:.1f} s")
     if failures:
         raise typer.Exit(1)
 
@@ -133,10 +134,10 @@ def verify(
             fetch.recheck(name)
         except Error as error:
             failures += 1
-            _say(f"{name}: {error}", error=True)
+            terminal.say(f"{name}: {error}", error=True)
         else:
             came_from = known(name).embedded or f"from {store.origin(known(name))}"
-            _say(f"{name}: whole, SHA-256 as pinned, {came_from}, {time.perf_counter() - started:.1f} s")
+            terminal.say(f"{name}: whole, SHA-256 as pinned, {came_from}, {time.perf_counter() - started:.1f} s")
     if failures:
         raise typer.Exit(1)
 
@@ -146,7 +147,7 @@ def _chosen(wanted: list[str]) -> list[str]:
     try:
         return list(dict.fromkeys(known(n).name for name in wanted for n in (names() if name == "all" else [name])))
     except Error as error:
-        _say(str(error), error=True)
+        terminal.show_error(error)
         raise typer.Exit(2) from None
 
 
@@ -176,8 +177,11 @@ def _described(entry: Known) -> dict[str, Any]:
     }
 
 
-def _say(text: str, error: bool = False) -> None:
-    print(text, file=sys.stderr if error else sys.stdout, flush=True)
+def _lines(error: Error) -> Sequence[str]:
+    """What an error says: where nothing could be had, a line for each source that was tried."""
+    from clpu.data.errors import NotAvailable
+
+    return error.lines if isinstance(error, NotAvailable) else (str(error),)
 
 
 @contextmanager
@@ -190,22 +194,22 @@ def _shown() -> Iterator[Callable[[Step], None]]:
             nonlocal last
             if step.text != last:
                 last = step.text
-                _say(f"{step.name}: {step.text}", error=True)
+                terminal.say(f"{step.name}: {step.text}", error=True)
 
         yield plain
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TimeElapsedColumn
 
-    text, size = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[size]}")
-    columns = (SpinnerColumn(), text, BarColumn(bar_width=20), size, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = terminal.console(error=True)
+    spinner = SpinnerColumn("line" if console.options.ascii_only else "dots")
+    columns = (spinner, "{task.description}", BarColumn(bar_width=20), "{task.fields[size]}", TimeElapsedColumn())
+    with terminal.progress(console, *columns) as bar:
         line = bar.add_task("", total=None, size="")
 
         def drawn(step: Step) -> None:
-            news = f"{step.name}: {step.text}"
+            news = terminal.escape(f"{step.name}: {step.text}")
             if step.failed:
-                bar.console.print(news, markup=False, highlight=False, soft_wrap=True)
+                console.print(news, soft_wrap=True)
             else:
                 size = f"{step.done / 1e6:,.1f} of {step.total / 1e6:,.1f} MB" if step.total else ""
                 bar.update(line, description=news, completed=step.done, total=step.total or None, size=size)

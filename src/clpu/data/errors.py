@@ -36,12 +36,13 @@ class SourceFailed(Error):
 
 
 class NotAvailable(Error):
-    """No source could deliver the data set; `tried` holds one line for each."""
+    """No source could deliver the data set; `tried` holds one line for each, `lines` the whole message."""
 
     def __init__(self, name: str, tried: tuple[str, ...], advice: str) -> None:
         self.name, self.tried = name, tried
-        lines = "".join(f"\n  - {line}" for line in tried)
-        super().__init__(f"{name} could not be had from any source; tried:{lines}\n{advice}")
+        told = (f"  - {line}" for line in tried)
+        self.lines = (f"{name} could not be had from any source; tried:", *told, advice)
+        super().__init__("\n".join(self.lines))
 
 
 class NotHere(Error, FileNotFoundError):

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from clpu.errors import Error
+from clpu.terminal import say
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -30,17 +30,13 @@ def add_commands(app: typer.Typer) -> None:
         from clpu.report import write
         from clpu.results import read_run
 
-        try:
-            read = [read_run(folder) for folder in runs]
-            folder = out or (runs[0] if len(runs) == 1 else Path("report"))
-            written = write(read, folder)
-        except (Error, OSError) as error:
-            typer.echo(f"clpu report: {error}", err=True)
-            raise typer.Exit(1) from None
+        read = [read_run(folder) for folder in runs]
+        folder = out or (runs[0] if len(runs) == 1 else Path("report"))
+        written = write(read, folder)
         if not quiet:
             from clpu.report.terminal import show
 
             show(read)
-            typer.echo("Wrote " + ", ".join(str(path) for path in written))
+            say("Wrote " + ", ".join(str(path) for path in written))
         if open:
             typer.launch(str(written[-1]))

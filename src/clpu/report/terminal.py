@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from clpu import terminal
 from clpu.report import distinct, names
 from clpu.report.summary import FIGURES, Row, best, summarise
 from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
@@ -21,19 +20,17 @@ _WIDE = 100
 
 def show(runs: Sequence[Run], console: Console | None = None) -> None:
     """Print the table of each run, and beneath it the comparison with the paper where the paper has that stream."""
-    if console is None:
-        # rich takes a pipe for 80 columns wide and would cut numbers off.
-        console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
     for run in distinct(runs):
         rows = summarise(run)
         name = f"{run.name}: " if len(runs) > 1 else ""
-        console.print(Text(name + heading(run), style="bold"))
+        console.print(terminal.text(name + heading(run), style="bold"))
         console.print(table(rows, spreads=console.width >= _WIDE))
         if any(row.paper for row in rows):
-            console.print(Text("Less the paper's values (privacy figures computed as published):"))
+            console.print(terminal.text("Less the paper's values (privacy figures computed as published):"))
             console.print(differences(rows))
         for note in caveats(run, rows):
-            console.print(Text(note, style="dim"))
+            console.print(terminal.text(note, style="dim"))
         console.print()
 
 
@@ -45,8 +42,8 @@ def table(rows: Sequence[Row], *, spreads: bool = True) -> Table:
         cells = []
         for key in FIGURES:
             text = with_spread(row.figures[key], DIGITS[key], spread=spreads and key in WITH_SPREAD)
-            cells.append(Text(text, style="bold green" if row.method in winners[key] else ""))
-        result.add_row(row.label, *cells)
+            cells.append(terminal.text(text, style="bold green" if row.method in winners[key] else ""))
+        result.add_row(terminal.text(row.label), *cells)
     return result
 
 
@@ -55,7 +52,8 @@ def differences(rows: Sequence[Row]) -> Table:
     result = _empty()
     for row in rows:
         if row.paper:
-            result.add_row(row.label, *(names.number(row.difference(key), DIGITS[key], sign=True) for key in FIGURES))
+            cells = (names.number(row.difference(key), DIGITS[key], sign=True) for key in FIGURES)
+            result.add_row(terminal.text(row.label), *map(terminal.text, cells))
     return result
 
 
@@ -63,5 +61,6 @@ def _empty() -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("Method", no_wrap=True)
     for key in FIGURES:
-        result.add_column(f"{LABELS[key]} {ARROWS.get(key, '')}".strip(), justify="right", no_wrap=True)
+        label = f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
+        result.add_column(terminal.text(label), justify="right", no_wrap=True)
     return result

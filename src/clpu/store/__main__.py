@@ -3,8 +3,9 @@
 import typer
 
 from clpu.store.cli import add_commands
+from clpu.terminal import Program
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
+app = typer.Typer(cls=Program, no_args_is_help=True, pretty_exceptions_show_locals=False)
 add_commands(app)
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so that `clpu --help` stays qui
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clpu import terminal
 from clpu.errors import BadData, BadSetting, Error
 
 if TYPE_CHECKING:
@@ -57,13 +57,12 @@ def init(
     keys: Keys = None,
 ) -> None:
     """Make a folder in which an agent lives."""
-    with _one_line_errors():
-        from clpu.store import create
+    from clpu.store import create
 
-        named = {"epochs": epochs, "lr": lr, "memory": memory}
-        settings = {name: value for name, value in named.items() if value is not None} | _settings(setting or [])
-        with create(store, method, network, seed, keys=keys, **settings) as agent:
-            _say(f"{store} is ready: {agent.method} on {network}, forgetting is {_exactness(agent)}")
+    named = {"epochs": epochs, "lr": lr, "memory": memory}
+    settings = {name: value for name, value in named.items() if value is not None} | _settings(setting or [])
+    with create(store, method, network, seed, keys=keys, **settings) as agent:
+        terminal.say(f"{store} is ready: {agent.method} on {network}, forgetting is {_exactness(agent)}")
 
 
 def learn(
@@ -136,15 +135,14 @@ def predict(
     keys: Keys = None,
 ) -> None:
     """Predict labels: a row an input, with the most probable label and the probability of each."""
-    with _one_line_errors():
-        from clpu.store import open as open_store
-        from clpu.store.data_files import read
-        from clpu.store.output import write_predictions
+    from clpu.store import open as open_store
+    from clpu.store.data_files import read
+    from clpu.store.output import write_predictions
 
-        with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
-            table = read(data, label=label, labelled=False)
-            probabilities = agent.predict(task, table.x)
-            write_predictions(probabilities, agent.labels(task), out)
+    with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
+        table = read(data, label=label, labelled=False)
+        probabilities = agent.predict(task, table.x)
+        write_predictions(probabilities, agent.labels(task), out)
 
 
 def status(
@@ -158,28 +156,26 @@ def status(
     keys: Keys = None,
 ) -> None:
     """Show what the agent knows: tasks, accuracy where a test file is given, bytes, digest."""
-    with _one_line_errors():
-        from clpu.store import open as open_store
-        from clpu.store.data_files import read
-        from clpu.store.output import describe, show_status
+    from clpu.store import open as open_store
+    from clpu.store.data_files import read
+    from clpu.store.output import describe, show_status
 
-        files = dict(_pair(text, "--test TASK=FILE") for text in test or [])
-        with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
-            accuracies = {}
-            for name, file in files.items():
-                table = read(file)
-                accuracies[name] = agent.accuracy(name, table.x, table.y)
-            show_status(describe(agent, accuracies), json)
+    files = dict(_pair(text, "--test TASK=FILE") for text in test or [])
+    with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
+        accuracies = {}
+        for name, file in files.items():
+            table = read(file)
+            accuracies[name] = agent.accuracy(name, table.x, table.y)
+        show_status(describe(agent, accuracies), json)
 
 
 def verify(store: Store, keys: Keys = None) -> None:
     """Check every file of the store; exit code 1 if one is damaged."""
-    with _one_line_errors():
-        from clpu.store import verify as verify_store
-        from clpu.store.output import show_report
+    from clpu.store import verify as verify_store
+    from clpu.store.output import show_report
 
-        report = verify_store(store, keys)
-        show_report(report)
+    report = verify_store(store, keys)
+    show_report(report)
     if not report.good:
         raise typer.Exit(1)
 
@@ -194,14 +190,13 @@ def verify_receipt(
     ] = None,
 ) -> None:
     """Check a receipt's signature and show what it says."""
-    with _one_line_errors():
-        from clpu.store.output import show_receipt
-        from clpu.store.receipt import read_receipt, store_identity
+    from clpu.store.output import show_receipt
+    from clpu.store.receipt import read_receipt, store_identity
 
-        found = read_receipt(receipt)
-        expected = identity if store is None else store_identity(store)
-        found.verify(expected)
-        show_receipt(found, checked=expected is not None)
+    found = read_receipt(receipt)
+    expected = identity if store is None else store_identity(store)
+    found.verify(expected)
+    show_receipt(found, checked=expected is not None)
 
 
 def _request(store: Path, keys: Path | None, threads: int, request: Callable[[DurableAgent], str]) -> None:
@@ -209,33 +204,30 @@ def _request(store: Path, keys: Path | None, threads: int, request: Callable[[Du
 
     What is said on success names no task: standard output may end in a log, which a forget does not reach.
     """
-    with _one_line_errors():
-        from clpu.store import open as open_store
+    from clpu.store import open as open_store
 
-        saved = False
-        try:
-            with open_store(store, keys=keys, threads=threads) as agent:
-                before = agent.tasks
-                try:
-                    with _progress_bar() as agent.progress:
-                        done = request(agent)
-                finally:
-                    saved = agent.tasks != before
-        except KeyboardInterrupt:
-            _say_aside("interrupted; " + ("the request was saved already" if saved else "the store is as it was"))
-            raise typer.Exit(130) from None
-        _say(done)
+    saved = False
+    try:
+        with open_store(store, keys=keys, threads=threads) as agent:
+            before = agent.tasks
+            try:
+                with _progress_bar() as agent.progress:
+                    done = request(agent)
+            finally:
+                saved = agent.tasks != before
+    except KeyboardInterrupt:
+        state = "the request was saved already" if saved else "the store is as it was"
+        terminal.say(f"interrupted; {state}", error=True)
+        raise typer.Exit(130) from None
+    terminal.say(done)
 
 
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[Progress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with terminal.progress(terminal.console(error=True), *columns) as bars:
         shown: dict[str, Any] = {}
 
         def show(progress: Progress) -> None:
@@ -294,32 +286,3 @@ def _pair(text: str, form: str) -> tuple[str, str]:
 
 def _exactness(agent: DurableAgent) -> str:
     return "exact" if agent.exact else "approximate"
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """An error of ours is one line and exit code 1; a traceback is for errors nobody foresaw."""
-    try:
-        yield
-    except Error as error:
-        _complain(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        _say_aside("interrupted")
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        sys.stderr.close()
-        raise typer.Exit(1) from None
-
-
-def _say(text: str) -> None:
-    typer.echo(text)
-
-
-def _say_aside(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _complain(text: str) -> None:
-    typer.secho("error:", err=True, fg="red", bold=True, nl=False)
-    typer.echo(f" {text}", err=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from clpu import terminal
 from clpu.errors import BadData, StoreFailed
 from clpu.store.durable import DurableAgent
 from clpu.store.integrity import Report
 from clpu.store.receipt import Receipt
 
 ROWS = 20
+#: Down a pipe, the row of a task with a long name stays one line.
+PIPE_WIDTH = 200
 
 
 def describe(agent: DurableAgent, accuracies: dict[str, Any]) -> dict[str, Any]:
@@ -45,51 +46,48 @@ def describe(agent: DurableAgent, accuracies: dict[str, Any]) -> dict[str, Any]:
 
 def show_status(about: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(about, indent=2))
+        terminal.say_json(about)
         return
-    console = _console()
     seeds = ", ".join(map(str, about["seeds"]))
-    _line(console, f"{about['store']}: {about['method']}, seed {seeds}, forgetting {about['forgetting']}")
+    terminal.say(f"{about['store']}: {about['method']}, seed {seeds}, forgetting {about['forgetting']}")
     if about["tasks"]:
         with_accuracy = any("accuracy" in task for task in about["tasks"])
         table = _table("task", "status", "classes", "bytes", *(["accuracy"] if with_accuracy else []))
         for task in about["tasks"]:
             kind = "remembered" if task["status"] == "R" else "temporary"
-            cells = [task["task"], kind, str(len(task["labels"])), f"{task['bytes']:,}"]
+            cells = [kind, str(len(task["labels"])), f"{task['bytes']:,}"]
             if with_accuracy:
                 cells.append(f"{np.mean(task['accuracy']):.1%}" if "accuracy" in task else "")
-            table.add_row(*cells)
-        console.print(table)
+            table.add_row(terminal.text(task["task"]), *cells)
+        terminal.console(pipe_width=PIPE_WIDTH).print(table)
     else:
-        _line(console, "no tasks")
-    _line(console, f"main network {about['bytes']['main']:,} bytes, tasks {about['bytes']['tasks']:,} bytes")
-    _line(console, f"digest {about['digest']}")
+        terminal.say("no tasks")
+    terminal.say(f"main network {about['bytes']['main']:,} bytes, tasks {about['bytes']['tasks']:,} bytes")
+    terminal.say(f"digest {about['digest']}")
 
 
 def show_report(report: Report) -> None:
-    console = _console()
     for name, state in report.files.items():
-        _line(console, f"{name}: {state}")
+        terminal.say(f"{name}: {state}")
     for note in report.notes:
-        _line(console, f"note: {note}")
+        terminal.say(f"note: {note}")
     whole = sum(state == "whole" for state in report.files.values())
-    _line(console, f"{whole} of {len(report.files)} files whole")
+    terminal.say(f"{whole} of {len(report.files)} files whole")
 
 
 def show_receipt(receipt: Receipt, checked: bool) -> None:
-    console = _console()
     about = receipt.statement
-    _line(console, "the signature is good" + (", by the expected store" if checked else f", by {receipt.identity}"))
+    terminal.say("the signature is good" + (", by the expected store" if checked else f", by {receipt.identity}"))
     if not checked:
-        _line(console, "whose key that is was not checked: give --store or --identity")
+        terminal.say("whose key that is was not checked: give --store or --identity")
     for name, value in about.items():
         if name in ("proves", "does_not_prove") and isinstance(value, list):
-            _line(console, f"{name.replace('_', ' ')}:")
+            terminal.say(f"{name.replace('_', ' ')}:")
             for sentence in value:
-                _line(console, f"  - {sentence}")
+                terminal.say(f"  - {sentence}")
         else:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-            _line(console, f"{name.replace('_', ' ')}: {shown}")
+            terminal.say(f"{name.replace('_', ' ')}: {shown}")
 
 
 def write_predictions(probabilities: Any, labels: tuple[int, ...], out: Path | None) -> None:
@@ -120,10 +118,9 @@ def _show_predictions(shares: Any, predicted: Any, labels: tuple[int, ...]) -> N
     table = _table("label", *(f"p({label})" for label in labels))
     for label, row in zip(predicted[:ROWS], shares[:ROWS]):
         table.add_row(str(label), *(f"{share:.3f}" for share in row))
-    console = _console()
-    console.print(table)
+    terminal.console(pipe_width=PIPE_WIDTH).print(table)
     if len(predicted) > ROWS:
-        _line(console, f"… and {len(predicted) - ROWS} more; --out FILE writes them all")
+        terminal.say(f"… and {len(predicted) - ROWS} more; --out FILE writes them all")
 
 
 def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int, ...]) -> None:
@@ -139,12 +136,3 @@ def _table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     return table
-
-
-def _console() -> Console:
-    # Down a pipe a line stays a line, whatever width rich would guess.
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200, no_color=True)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
