@@ -141,7 +141,7 @@ def origins(plan: Plan, folder: Path, mix: bool = False) -> Origins:
     made_by = read_origins(recipe, [m for m in recipe.methods if _has_findings(folder, m)], files, mix)
     left = [probe for method in plan.probes for probe in unfinished(plan, folder, method)]
     if left:
-        made_by.check(engine.here(left[0]), folder)
+        made_by.check(engine.here(left[0].device, left[0].threads), folder)
     return made_by
 
 
@@ -151,7 +151,7 @@ def _drop_lone_twins(plan: Plan, folder: Path) -> None:
         left = [probe for probe in unfinished(plan, folder, method) if probe.group.startswith("bits")]
         if not left:
             continue
-        here = engine.here(left[0])
+        here = engine.here(left[0].device, left[0].threads)
         for probe in _done(plan, folder, method):
             path = engine.file_of(folder / "pieces", probe)
             if probe.group.startswith("bits") and ((by := computed_by(path)) is None or by.key != here.key):

@@ -63,10 +63,10 @@ def shared_folder(folder: Path, piece: Piece) -> Path:
     return folder / SHARED / machine.here(piece.device).key
 
 
-def here(piece: Piece) -> machine.Machine:
-    """What computes a piece that `run_pieces` performs: this machine, as its workers use it."""
-    with computing_with(piece.threads):
-        return machine.here(piece.device)
+def here(device: str, threads: int = 1) -> machine.Machine:
+    """What computes the pieces that `run_pieces` performs: this machine, as its workers use it."""
+    with computing_with(threads):
+        return machine.here(device)
 
 
 def run_pieces(

@@ -128,7 +128,7 @@ def origins(plan: Plan, folder: Path, mix: bool = False, elsewhere: bool = False
     made_by = read_origins(recipe, [m for m in recipe.methods if _has_result(plan, folder, m)], files, mix)
     left = [piece for method in plan.pieces for piece in unfinished(plan, folder, method)]
     if left and not elsewhere:
-        made_by.check(engine.here(left[0]), folder)
+        made_by.check(engine.here(left[0].device, left[0].threads), folder)
     return made_by
 
 
