@@ -11,9 +11,9 @@ class Block(nn.Module):
     """Two 3×3 convolutions and a shortcut.
 
     The shortcut of a block with a stride leaves out rows and columns itself instead of leaving that to its 1×1
-    convolution. That is the same function, but the weight gradient of a strided 1×1 convolution in channels-last layout
-    writes beyond its buffer in oneDNN (its issue 6035; torch 2.13 has it): with AVX2 below 8 input channels, with AVX-512
-    below 16 if images are large.
+    convolution. That is the same function, but the weight gradient of a strided 1×1 convolution in channels-last
+    layout writes beyond its buffer in oneDNN (its issue 6035; torch 2.13 has it): with AVX2 below 8 input channels,
+    with AVX-512 below 16 if images are large.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
