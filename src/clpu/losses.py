@@ -11,7 +11,7 @@ as a layer of the network. Tests hold each derivative to what autograd makes of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class Loss:
             raise TypeError("losses can be added, not multiplied; multiply their .value")
         if isinstance(factor, Tensor):  # which may depend on the outputs too: autograd does it
             return Loss.of(self.value * factor)
-        return Loss([replace(t, weight=t.weight * factor) for t in self.terms])
+        return Loss([Term(t.outputs, t.value, t.gradient, t.weight * factor) for t in self.terms])
 
     __rmul__ = __mul__
 
@@ -90,8 +90,8 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Loss:
     """ℓ(x, y, f) = log Σ exp f(x) − f(x)[y]; its derivative is softmax f(x) − 1[y]."""
 
     def gradient(outputs: Tensor, weight: float) -> Tensor:
-        p, chosen = softmax(outputs), y.unsqueeze(-1)
-        p.scatter_(-1, chosen, p.gather(-1, chosen).sub_(1))
+        p = softmax(outputs)
+        p.scatter_(-1, y.unsqueeze(-1), -1.0, reduce="add")
         return p.mul_(weight / y.numel())
 
     return Loss([Term(logits, lambda outputs: F.cross_entropy(outputs.flatten(0, 1), y.flatten()), gradient)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -73,19 +74,20 @@ class Reservoir:
         self._slots = self.places.flatten().argsort()
         places = self.places.flatten()[self._slots]
         starts = self.places.new_tensor(batches.starts)
-        self._replica = self._slots // self.places.shape[1]
-        self._row = places - starts[torch.searchsorted(starts, places, right=True) - 1]
+        replica = self._slots // self.places.shape[1]
+        row = places - starts[torch.searchsorted(starts, places, right=True) - 1]
         ends = [*batches.starts[1:], batches.examples_seen]
-        self._filled: list[int] = torch.searchsorted(places, places.new_tensor([0, *ends])).tolist()
+        filled: list[int] = torch.searchsorted(places, places.new_tensor([0, *ends])).tolist()
+        steps = ((step, *ends) for step, ends in enumerate(pairwise(filled)))
+        self._of_step = {step: (replica[a:b], row[a:b]) for step, a, b in steps if a < b}
         self._indices: list[Tensor] = []
         self._logits: list[Tensor] = []
 
     def see(self, batch: Batch, logits: Tensor | None = None) -> None:
         """Keep the examples of this batch that stay to the end, with the outputs they had just now."""
-        first, last = self._filled[batch.step : batch.step + 2]
-        if first == last:
+        if batch.step not in self._of_step:
             return
-        replica, row = self._replica[first:last], self._row[first:last]
+        replica, row = self._of_step[batch.step]
         self._indices.append(batch.index[replica, row])
         if logits is not None:
             self._logits.append(logits.detach()[replica.to(logits.device), row.to(logits.device)])
@@ -146,20 +148,27 @@ class _Table:
         self.y = torch.stack([m.y for m in parts], 1).flatten(0, 2)
         logits = [m.logits for m in parts if m.logits is not None]
         self.logits = torch.stack(logits, 1).flatten(0, 2) if logits else None
-        self._ahead: Iterator[Tensor] = iter(())
+        self._ahead: Iterator[tuple[Tensor, Tensor, Tensor | None]] = iter(())
 
     def draw(self, augment: Augment) -> Sample:
-        rows = next(self._ahead, None)
-        if rows is None:
-            self._ahead = iter(self._rows().unbind())
-            rows = next(self._ahead)
+        drawn = next(self._ahead, None)
+        if drawn is None:
+            self._ahead = self._look_ahead()
+            drawn = next(self._ahead)
+        rows, y, logits = drawn
+        x = self.x.index_select(0, rows).view(len(self.sources), -1, *self.x.shape[1:])
+        return Sample(self.tasks, augment(x), y, logits)
 
-        def pick(table: Tensor) -> Tensor:
-            return table.index_select(0, rows).view(len(self.sources), -1, *table.shape[1:])
+    def _look_ahead(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Row numbers, classes and logits for some steps; inputs, which are large, are picked when they are needed."""
+        rows = self._rows()
 
-        return Sample(
-            self.tasks, augment(pick(self.x)), pick(self.y), None if self.logits is None else pick(self.logits)
-        )
+        def pick(table: Tensor) -> Sequence[Tensor]:
+            picked = table.index_select(0, rows.flatten())
+            return picked.view(len(rows), len(self.sources), -1, *table.shape[1:]).unbind()
+
+        logits = [None] * len(rows) if self.logits is None else pick(self.logits)
+        return zip(rows.unbind(), pick(self.y), logits)
 
     def _rows(self) -> Tensor:
         """Row numbers (steps, K·tasks·share) for some steps ahead."""

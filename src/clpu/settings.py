@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,11 +25,11 @@ def setting(
     at_least: float | None = None,
     above: float | None = None,
     choices: Sequence[str] | None = None,
+    auto: bool = False,
 ) -> Any:
-    """A dataclass field with a help text and a range."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "at_least": at_least, "above": above, "choices": choices}
-    )
+    """A dataclass field with a help text and a range; with `auto`, "auto" stands for a value that is found out."""
+    limits = {"at_least": at_least, "above": above, "choices": choices}
+    return dataclasses.field(default=default, metadata={"help": help, "auto": auto, **limits})
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def known(*classes: type) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for cls in classes for f in dataclasses.fields(cls)}
 
 
-def make(cls: type[S], values: Mapping[str, Any]) -> S:
-    """An instance of a settings class from the values given, checked.
+def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[], Any]] | None = None) -> S:
+    """An instance of a settings class from the values given, checked; `auto` finds out what "auto" stands for.
 
     >>> make(Training, {"epochs": 3}).epochs
     3
@@ -61,6 +61,9 @@ def make(cls: type[S], values: Mapping[str, Any]) -> S:
     fields = known(cls)
     hints = typing.get_type_hints(cls)
     refuse_unknown(values, fields)
+    for name, find_out in (auto or {}).items():
+        if isinstance(values.get(name), str) and values[name] == "auto":
+            values = {**values, name: find_out()}
     return cls(**{name: _checked(name, hints[name], fields[name], value) for name, value in values.items()})
 
 
@@ -83,9 +86,8 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if typing.get_origin(kind) is tuple:
         return _checked_tuple(name, typing.get_args(kind)[0], value)
     if type(value) is not kind:
-        raise BadSetting(
-            f"{name} must be {_KINDS.get(kind, f'of type {kind}')}, got {type(value).__name__}: {value!r:.80}"
-        )
+        wanted = _KINDS.get(kind, f"of type {kind}") + (' or "auto"' if field.metadata.get("auto") else "")
+        raise BadSetting(f"{name} must be {wanted}, got {type(value).__name__}: {value!r:.80}")
     if kind is float and not math.isfinite(value):
         raise BadSetting(f"{name} must be a finite number, got {value}")
     limits = field.metadata

@@ -92,18 +92,13 @@ class Batches:
             order = torch.stack(
                 [torch.randperm(len(self.data), generator=source, device="cpu") for source in self.sources]
             )
-            for index in order.split(self.sizes, dim=1):
+            classes = y.index_select(0, order.flatten().to(y.device)).view(order.shape)
+            for index, some_y in zip(order.split(self.sizes, dim=1), classes.split(self.sizes, dim=1)):
                 rows = index.reshape(-1).to(x.device)
-                shape = index.shape
-                yield Batch(
-                    self.augment(x.index_select(0, rows).view(*shape, *x.shape[1:])),
-                    y.index_select(0, rows).view(shape),
-                    index,
-                    step,
-                    start,
-                )
+                some_x = x.index_select(0, rows).view(*index.shape, *x.shape[1:])
+                yield Batch(self.augment(some_x), some_y, index, step, start)
                 step += 1
-                start += shape[1]
+                start += index.shape[1]
 
 
 Step = TypeVar("Step", covariant=True)

@@ -20,6 +20,7 @@ from clpu.networks.descent import Linear
 from clpu.networks.looped import Looped, check_features, own_tensors
 from clpu.networks.mlp import MLP, fresh_linear
 from clpu.networks.network import Network, Pixels
+from clpu.networks.precision import bfloat16_is_fast
 from clpu.networks.resnet import ResNet18
 from clpu.randomness import generators
 from clpu.settings import make, setting
@@ -39,7 +40,9 @@ class MLPSettings(PixelSettings):
 @dataclass(frozen=True)
 class ResNetSettings(PixelSettings):
     width: int = setting(64, "filters of the first stage", at_least=1)
-    mixed: bool = setting(False, "convolutions in bfloat16, weights and the rest in float32; for devices that have it")
+    mixed: bool = setting(
+        False, "convolutions in bfloat16, the rest in float32; auto: if the device multiplies in it", auto=True
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ class Blueprint:
     """Builds fresh bodies and heads; the same (seed, task) always gives the same numbers."""
 
     def __init__(self, network: str | nn.Module, options: Mapping[str, Any], device: torch.device) -> None:
-        self.settings: Any = make(self.settings_class(network), options)
+        # Decided once: a saved agent computes in the same way wherever it is opened.
+        self.settings: Any = make(
+            self.settings_class(network), options, auto={"mixed": lambda: bfloat16_is_fast(device)}
+        )
         self.name = network if isinstance(network, str) else "module"
         self.module = None if isinstance(network, str) else _own_copy(network)
         self.pixels = Pixels(self.settings.mean, self.settings.std)

@@ -75,7 +75,7 @@ class Descent:
 
     def shrink_all(self, part: str, layers: Sequence[Linear]) -> float:
         """The same for the weights or the biases of layers that descend together."""
-        if not any(f"{layer.name}.{part}" in self._pulls for layer in layers):
+        if not self._pulls or not any(f"{layer.name}.{part}" in self._pulls for layer in layers):
             return self.keep
         for layer in layers:
             tensor: Tensor = getattr(layer, part)

@@ -13,7 +13,7 @@ from clpu.augment import normalise
 from clpu.losses import Loss
 from clpu.networks.body import Body
 from clpu.networks.descent import Descent, Linear
-from clpu.networks.parts import Call, Mixed, Part, joined, key_of, tensors_of
+from clpu.networks.parts import Call, Mixed, Part, key_of, tensors_of
 
 #: How many rows go through a body at once when nothing is being trained.
 ROWS_AT_ONCE = 1024
@@ -110,9 +110,9 @@ class Network:
         call, self._waiting = self._waiting, None
         if self.descent is None or call is None:
             raise RuntimeError("this network is not being trained, or has not been asked for its logits()")
-        call.differentiate(Loss.of(loss), self.body.replicas)
         by_input: list[Tensor | None] = [None] * len(call.sizes)
         with torch.no_grad():
+            call.differentiate(Loss.of(loss), self.body.replicas)
             gradients = [(use, grad) for use in call.uses if (grad := use.gradient()) is not None]
             if not gradients:
                 raise RuntimeError("the loss does not depend on the outputs of logits()")
@@ -201,7 +201,7 @@ class Network:
         elif any(t.dtype not in (torch.uint8, torch.float32) for t in floats):
             whole = torch.cat(floats, 1)
         else:
-            whole = joined(floats)
+            whole = call.joined(floats)
         return (whole, 1.0, call.blend(inputs, tensors, scales)) if mixed else (whole, scales[0], None)
 
 

@@ -115,6 +115,21 @@ class Call:
         self.sizes = [_tensor(x).shape[1] for x in inputs]
         self.repeats_a_task = len({t for key in uses for t in key}) < sum(map(len, uses))
         self._frame: Tensor | None = None
+        self._places: Sequence[Tensor] = ()
+
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors (K, rows, *input) of bytes or floats as floats, their rows one after another.
+
+        The next call overwrites it: in training, the step is over by then.
+        """
+        if not self._places:
+            sizes = [t.shape[1] for t in tensors]
+            shape = (len(tensors[0]), sum(sizes), *tensors[0].shape[2:])
+            self._whole = torch.empty(shape, dtype=torch.float32, device=tensors[0].device)
+            self._places = self._whole.split(sizes, dim=1)
+        for place, tensor in zip(self._places, tensors):
+            place.copy_(tensor)
+        return self._whole
 
     def blend(self, inputs: Sequence[Tensor | Mixed], tensors: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         """The matrix (K, rows of inputs, rows of tensors) that makes the inputs from the tensors times their scales."""
@@ -146,19 +161,18 @@ class Call:
         return blend
 
     def differentiate(self, loss: Loss, factor: float) -> None:
-        """Put the gradients of factor · loss where `Use.gradient` finds them.
+        """Put the gradients of factor · loss where `Use.gradient` finds them; without recording, for autograd, how.
 
         Terms of these very outputs bring their own; autograd does the rest.
         """
         places = {id(part): (use, i) for use in self.uses for i, part in enumerate(use.parts)}
         others: list[tuple[Tensor, Tensor]] = []
-        with torch.no_grad():
-            for term in loss.terms:
-                gradient = term.gradient(term.outputs, term.weight * factor)
-                if id(term.outputs) in places:
-                    _add(*places[id(term.outputs)], gradient)
-                elif term.outputs.requires_grad:
-                    others.append((term.outputs, gradient))
+        for term in loss.terms:
+            gradient = term.gradient(term.outputs, term.weight * factor)
+            if id(term.outputs) in places:
+                _add(*places[id(term.outputs)], gradient)
+            elif term.outputs.requires_grad:
+                others.append((term.outputs, gradient))
         if others:
             parts = [(use, i, part) for use in self.uses for i, part in enumerate(use.parts)]
             found = torch.autograd.grad(
@@ -167,16 +181,6 @@ class Call:
             for (use, i, _), gradient in zip(parts, found):
                 if gradient is not None:
                     _add(use, i, gradient)
-
-
-def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors (K, rows, *input) of bytes or floats as floats, their rows one after another."""
-    sizes = [t.shape[1] for t in tensors]
-    shape = (len(tensors[0]), sum(sizes), *tensors[0].shape[2:])
-    whole = torch.empty(shape, dtype=torch.float32, device=tensors[0].device)
-    for place, tensor in zip(whole.split(sizes, dim=1), tensors):
-        place.copy_(tensor)
-    return whole
 
 
 def key_of(parts: Sequence[Part], inputs: Sequence[Tensor | Mixed]) -> object:

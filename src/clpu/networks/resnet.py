@@ -8,32 +8,41 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a shortcut."""
+    """Two 3×3 convolutions and a shortcut.
+
+    The shortcut of a block with a stride leaves out rows and columns itself instead of leaving that to its 1×1
+    convolution. That is the same function, but the weight gradient of a strided 1×1 convolution in channels-last
+    layout writes beyond its buffer in oneDNN (its issue 6035; torch 2.13 has it): with AVX2 below 8 input channels,
+    with AVX-512 below 16 if images are large.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
+        self.stride = stride
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        if self.stride != 1:
+            x = x[:, :, :: self.stride, :: self.stride]
         return F.relu(self.norm2(self.conv2(out)) + self.shortcut(x), inplace=True)
 
 
 class ResNet18(nn.Module):
     """Images (n, channels, height, width) or (n, height, width) → (n, 8·width) features."""
 
+    #: The layout that convolutions on CPUs and GPUs like best.
+    channels_last = True
+
     def __init__(self, channels: int, width: int = 64, mixed: bool = False) -> None:
         super().__init__()
         self.mixed = mixed
-        # The layout that convolutions like best. Not for every width: with 2 or 4 filters, torch 2.13's convolution
-        # in this layout corrupts memory on CPUs.
-        self.channels_last = width % 8 == 0
         self.stem = nn.Conv2d(channels, width, 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(width)
         blocks = []
