@@ -104,7 +104,7 @@ def test_after_an_exception_every_thread_has_the_count_that_it_had() -> None:
 @both_ways
 def test_after_two_agents_overlapped_every_thread_has_the_count_that_it_had() -> None:
     """The first begins, the second begins, the first ends, the second ends; then both threads are asked."""
-    first_began, second_began, first_ended = threading.Event(), threading.Event(), threading.Event()
+    first_began, second_began, first_ended, second_is_old = (threading.Event() for _ in range(4))
     after: dict[str, int] = {}
 
     def first() -> None:
@@ -112,6 +112,7 @@ def test_after_two_agents_overlapped_every_thread_has_the_count_that_it_had() ->
             first_began.set()
             assert second_began.wait(60)
 
+        assert second_is_old.wait(60)
         learn(clpu.Agent(hidden=(8,), epochs=1, progress=watch))
         first_ended.set()
         after["first"] = torch.get_num_threads()
@@ -122,6 +123,7 @@ def test_after_two_agents_overlapped_every_thread_has_the_count_that_it_had() ->
             assert first_ended.wait(60)
 
         torch.get_num_threads()  # an old thread, with the count that new threads get
+        second_is_old.set()
         assert first_began.wait(60)
         learn(clpu.Agent(hidden=(8,), epochs=1, threads=4, progress=watch))
         after["second"] = torch.get_num_threads()

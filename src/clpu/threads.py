@@ -78,7 +78,11 @@ def _library() -> tuple[Callable[[int], Any], Callable[[int], int]] | None:
 
 
 def _set_by_torch(count: int) -> None:
-    """The same with torch's own means: set it here, then put back from a new thread what new threads get."""
+    """The same with torch's own means: set it here, then put back from a new thread what new threads get.
+
+    For builds of torch that do not export the functions. A thread that first computes in the instant between the two
+    would get this count for good.
+    """
     with _lock:
         default = _in_new_thread(torch.get_num_threads)
         torch.set_num_threads(count)
