@@ -59,15 +59,15 @@ def main(width: int) -> None:
         "plain loop, channels last": plain_loop(width, x, y, channels_last=True),
         "ours": library(width, x, y),
         "ours, augmented": library(width, x, y, augment="crop-flip"),
-        "ours, mixed=true": library(width, x, y, mixed=True),
+        "ours, mixed_precision=true": library(width, x, y, mixed_precision=True),
     }
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(ROUNDS):
         for name, side in sides.items():
             best[name] = min(best[name], side())
     print(f"ResNet-18 of width {width}, batch {BATCH}, one thread, best of {ROUNDS}")
-    auto = clpu.Agent("seq", "resnet18", mixed="auto").settings["mixed"]
-    print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, mixed=auto means {auto}")
+    auto = clpu.Agent("seq", "resnet18", mixed_precision="auto").settings["mixed_precision"]
+    print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, mixed_precision=auto means {auto}")
     for name, took in best.items():
         print(f"{name:26} {1e3 * took:6.2f} ms an image")
     print(f"ratio {best['plain loop'] / best['ours']:.2f} (at least 1 is wanted)")

@@ -71,7 +71,7 @@ def measure(path: Path, repeat: int, x: np.ndarray, y: np.ndarray) -> tuple[list
         agent = open_store(path)
         opening.append(time.perf_counter() - start)
         start = time.perf_counter()
-        describe(agent, {})
+        describe(agent.state(), agent.path, agent.identity, {})
         status.append(time.perf_counter() - start)
         agent.learn("one more", x, y, temporary=True)
         with watched() as flushes:

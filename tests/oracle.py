@@ -9,9 +9,10 @@ than the effect of a wrong learning rate, weight decay or loss.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clpu.networks.network import Network
+from clpu.networks.learner import Learner
+from clpu.networks.mlp import MLP
+
+#: Both ways to train an MLP by plain SGD: a function of a network and a `Descent`. The fast one may be absent.
+LEARNERS: dict[str, Callable[..., Any]] = {"ordinary": Learner}
+#: And their classes.
+CLASSES: list[type] = [Learner]
+try:
+    from clpu.networks.fast.learner import FoldedLearner, folded_learner
+except ImportError:
+    pass
+else:
+    LEARNERS["fast"] = folded_learner
+    CLASSES.append(FoldedLearner)
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -40,10 +54,10 @@ class Plain(nn.Module):
     def __init__(self, network, k=0):
         super().__init__()
         layers = []
-        for layer in getattr(network.body, "layers", ()):  # there are none where features are handed in
+        for layer in network.body.layers() if isinstance(network.body, MLP) else ():  # none where features are given
             layers += [linear(layer, k), nn.ReLU()]
         self.body = nn.Sequential(nn.Flatten(), *layers)
-        self.heads = nn.ModuleDict({task: linear(head, k) for task, head in network.heads.items()})
+        self.heads = nn.ModuleDict({task: linear(head, k) for task, head in sorted(network.heads.items())})
 
     def forward(self, task, x):
         return self.heads[task](self.body(x.double()))
@@ -60,7 +74,7 @@ def linear(layer, k):
 class Run:
     """The steps of one training: the models of all replicas before and after each."""
 
-    learner: Network
+    learner: Any
     before: list[list[Plain]] = field(default_factory=list)
     after: list[list[Plain]] = field(default_factory=list)
 
@@ -69,50 +83,54 @@ class Run:
 def recorded() -> Iterator[list[Run]]:
     """A list that has a `Run` for every training that happened while this lasted."""
     runs: list[Run] = []
-    descend = Network.descend
 
-    def models(network):
+    def models(learner):
+        network = learner.network()
         return [Plain(network, k) for k in range(network.body.replicas)]
 
-    def noting(network, loss):
-        if not runs or runs[-1].learner is not network:
-            runs.append(Run(network))
-        runs[-1].before.append(models(network))
-        descend(network, loss)
-        runs[-1].after.append(models(network))
+    def noting(step):
+        def noted(learner, loss):
+            if not runs or runs[-1].learner is not learner:
+                runs.append(Run(learner))
+            runs[-1].before.append(models(learner))
+            step(learner, loss)
+            runs[-1].after.append(models(learner))
+
+        return noted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Network, "descend", noting)
+        for cls in CLASSES:
+            patch.setattr(cls, "step", noting(cls.step))
         yield runs
 
 
-def assert_steps(run: Run, start, losses: Sequence, lr, weight_decay, end, k=0, head_only=None):
+def assert_steps(run: Run, start, losses: Sequence, lr, weight_decay, end, k=0, only=None):
     """From `start` to `end`, replica k took one step of torch.optim.SGD on each of these functions of a model.
 
-    `head_only` names the task whose head alone was trained.
+    `only` names the task whose head alone was trained.
     """
     assert len(run.before) == len(losses)
 
     def whole(model):
-        if head_only is None:
+        if only is None:
             return model
         around = Plain(start, k)
-        around.heads[head_only] = model.heads[head_only]
+        around.heads[only] = model.heads[only]
         return around
 
     ours = [Plain(start, k), *(whole(models[k]) for models in run.after)]
     for earlier, later in zip(ours, [*(whole(models[k]) for models in run.before), Plain(end, k)]):
         assert_equal(earlier, later)  # nothing happens to the weights between steps
     for number, (before, after, loss) in enumerate(zip(ours, ours[1:], losses)):
-        expected = step(before, loss, lr, weight_decay, head_only)
+        expected = step(before, loss, lr, weight_decay, only)
         for (name, a), b, old in zip(expected.named_parameters(), after.parameters(), before.parameters()):
             assert_rounded(b, a, old, f"step {number}, {name}")
 
 
-def step(model, loss, lr, weight_decay, head_only=None):
+def step(model, loss, lr, weight_decay, only=None):
     """The model after one step of torch.optim.SGD."""
     model = copy.deepcopy(model)
-    trained = model if head_only is None else model.heads[head_only]
+    trained = model if only is None else model.heads[only]
     optimiser = torch.optim.SGD(trained.parameters(), lr=lr, weight_decay=weight_decay)
     with ClearOfBends():
         loss(model).backward()

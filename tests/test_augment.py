@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from clpu import Agent
-from clpu.augment import crop_and_flip, draw, normalise
+from clpu.learning.augment import crop_and_flip, draw, normalise
 from clpu.methods import base
 
 

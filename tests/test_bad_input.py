@@ -7,7 +7,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import clpu
 from clpu import Agent, BadData, BadNetwork, BadRequest, BadSetting, Diverged, UnknownTask
-from clpu.testing import TINY, make_task, play
+from clpu.testing import TINY, make_task, run_stream
 
 X, Y = make_task("x")
 
@@ -42,7 +42,7 @@ BAD_DATA = {
     "ragged": ([[1.0], [1.0, 2.0]], [0, 1], "inputs"),
     "complex tensor": (torch.zeros(4, 2, dtype=torch.complex64), Y[:4], "real"),
     "no labels": (X, None, "labels are missing"),
-    "float labels": (X, Y.astype(float), "whole numbers"),
+    "float labels": (X, Y.astype(float), "integers"),
     "text labels": (X, Y.astype(str), "labels"),
     "fewer labels": (X, Y[:-1], r"\(48,\)"),
     "labels as a column": (X, Y[:, None], r"\(48, 1\)"),
@@ -53,14 +53,14 @@ BAD_DATA = {
     "iterable dataset": (Endless(), None, "length"),
     "dataset without labels": (Pairs([X[0], X[1]]), None, "pairs"),
     "dataset of odd shapes": (Pairs([(X[0], 0), (X[1, :3], 1)]), None, "one shape"),
-    "dataset of vector labels": (Pairs([(X[0], [0, 1]), (X[1], [1, 0])]), None, "one whole number"),
+    "dataset of vector labels": (Pairs([(X[0], [0, 1]), (X[1], [1, 0])]), None, "one integer"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_DATA, ids=lambda c: c.replace(" ", "-"))
 def test_bad_data_are_refused_and_nothing_changes(case):
     x, y, says = BAD_DATA[case]
-    for agent in (Agent(**TINY), play("1R 2T", "clpu-der++", **TINY)):
+    for agent in (Agent(**TINY), run_stream("1R 2T", "clpu-der++", **TINY)):
         before = agent.digest()
         for temporary in (False, True):
             with pytest.raises(BadData, match=says):
@@ -69,7 +69,7 @@ def test_bad_data_are_refused_and_nothing_changes(case):
 
 
 def test_sizes_must_not_change_between_calls():
-    agent = play("1R", "clpu-der++", **TINY)
+    agent = run_stream("1R", "clpu-der++", **TINY)
     for attempt in (
         lambda: agent.learn("2", X[:, :5], Y),
         lambda: agent.predict("1", X[:, :5]),
@@ -81,14 +81,14 @@ def test_sizes_must_not_change_between_calls():
 
 
 def test_once_all_is_forgotten_inputs_may_have_another_shape():
-    agent = play("1T 1F", "clpu-der++", **TINY)
+    agent = run_stream("1T 1F", "clpu-der++", **TINY)
     agent.learn("2", X[:, :5], Y)
     assert agent.tasks == {"2": "R"}
 
 
 @pytest.mark.parametrize("name", ["", "a\x07", "x" * 101, 7])
 def test_unsuitable_task_names_are_refused(name):
-    agent = play("1T", "clpu-der++", **TINY)
+    agent = run_stream("1T", "clpu-der++", **TINY)
     before = agent.digest()
     for attempt in (
         lambda: agent.learn(name, X, Y),
@@ -102,7 +102,7 @@ def test_unsuitable_task_names_are_refused(name):
 
 
 def test_requests_need_data_when_they_learn_and_take_none_when_they_do_not():
-    agent = play("1T", "clpu-der++", **TINY)
+    agent = run_stream("1T", "clpu-der++", **TINY)
     with pytest.raises(BadData, match="needs data"):
         agent.handle("2R")
     with pytest.raises(BadRequest, match="takes no data"):
@@ -113,9 +113,9 @@ def test_requests_need_data_when_they_learn_and_take_none_when_they_do_not():
 
 
 def test_an_unknown_task_has_no_predictions_and_needs_a_number_of_classes():
-    agent = play("1T", "clpu-der++", **TINY)
+    agent = run_stream("1T", "clpu-der++", **TINY)
     for attempt in (lambda: agent.predict("2", X), lambda: agent.logits("2", X), lambda: agent.labels("2")):
-        with pytest.raises(UnknownTask, match="no task '2'; tasks alive: '1'"):
+        with pytest.raises(UnknownTask, match="unknown task '2'; active tasks: '1'"):
             attempt()
     with pytest.raises(BadData, match="3 classes"):
         agent.logits("1", X, classes=4)
@@ -161,18 +161,18 @@ def test_a_module_that_returns_something_else_is_refused(module, says):
         ({"epoch": 3}, BadSetting, "did you mean 'epochs'"),
         ({"width": 8}, BadSetting, "no setting 'width'"),
         ({"epochs": 0}, BadSetting, "at least 1"),
-        ({"epochs": 1.5}, BadSetting, "a whole number"),
-        ({"epochs": True}, BadSetting, "a whole number"),
+        ({"epochs": 1.5}, BadSetting, "an integer"),
+        ({"epochs": True}, BadSetting, "an integer"),
         ({"lr": 0}, BadSetting, "above 0"),
         ({"lr": float("nan")}, BadSetting, "finite"),
         ({"lr": "fast"}, BadSetting, "must be a number"),
-        ({"hidden": ()}, BadSetting, "positive whole"),
-        ({"hidden": (3, -1)}, BadSetting, "positive whole"),
+        ({"hidden": ()}, BadSetting, "positive integers"),
+        ({"hidden": (3, -1)}, BadSetting, "positive integers"),
         ({"logits": "now"}, BadSetting, "online, final"),
         ({"seeds": []}, BadSetting, "one or more"),
         ({"seeds": [1, 1]}, BadSetting, "differ"),
         ({"seeds": 5}, BadSetting, "list"),
-        ({"seed": 1.5}, BadSetting, "whole numbers"),
+        ({"seed": 1.5}, BadSetting, "integers"),
         ({"device": "quantum"}, BadSetting, "quantum"),
         ({"device": "cuda:99"}, BadSetting, "cuda"),
     ],
@@ -183,13 +183,15 @@ def test_bad_settings_are_refused_with_what_is_known(arguments, error, says):
 
 
 def test_training_that_explodes_is_refused():
-    agent = play("1R", "clpu-der++", **TINY)
+    agent = run_stream("1R", "clpu-der++", **TINY)
     before = agent.digest()
-    agent._method.settings = type(agent._method.settings)(**{**vars(agent._method.settings), "lr": 1e20})
-    with pytest.raises(Diverged, match="lower lr"):
-        agent.learn("2", X, Y)
-    agent._method.settings = type(agent._method.settings)(**{**vars(agent._method.settings), "lr": 0.01})
+    for temporary in (False, True):
+        with pytest.raises(Diverged, match="lower lr"):
+            agent.learn("2", X * 1e20, Y, temporary=temporary)
     assert agent.digest() == before
+    assert agent.tasks == {"1": "R"}
+    with pytest.raises(Diverged, match=r"lower lr than 1e\+20"):
+        Agent(lr=1e20, **TINY).learn("1", X, Y)
 
 
 def test_resnet_wants_images():
@@ -220,7 +222,7 @@ def test_resnet_wants_images():
     ],
 )
 def test_odd_arguments_get_typed_errors(attempt):
-    agent = play("1R", "clpu-der++", **TINY)
+    agent = run_stream("1R", "clpu-der++", **TINY)
     before = agent.digest()
     with pytest.raises(clpu.Error):
         attempt(agent)
@@ -228,7 +230,7 @@ def test_odd_arguments_get_typed_errors(attempt):
 
 
 def test_a_request_during_a_request_is_refused():
-    agent = play("1T", "clpu-der++", **TINY)
+    agent = run_stream("1T", "clpu-der++", **TINY)
 
     def meddle(progress):
         agent.forget("1")
@@ -268,12 +270,12 @@ def test_statistics_that_explode_are_refused_too():
 
 
 def test_autocast_and_a_default_device_make_no_difference():
-    expected = play("1R 2T 2R", "clpu-der++", **TINY).digest()
+    expected = run_stream("1R 2T 2R", "clpu-der++", **TINY).digest()
     with torch.autocast("cpu", torch.bfloat16):
-        agent = play("1R 2T 2R", "clpu-der++", **TINY)
+        agent = run_stream("1R 2T 2R", "clpu-der++", **TINY)
         assert agent.predict("1", X).dtype == np.float32
     assert agent.digest() == expected
     for method in ("ewc", "lsf", "lwf", "clpu-der++"):
-        expected = play("1R 2T 3R", method, **TINY).digest()
+        expected = run_stream("1R 2T 3R", method, **TINY).digest()
         with torch.device("meta"):
-            assert play("1R 2T 3R", method, **TINY).digest() == expected, method
+            assert run_stream("1R 2T 3R", method, **TINY).digest() == expected, method

@@ -65,7 +65,7 @@ def test_an_error_is_one_line_and_exit_code_1(arguments, says):
 def test_the_methods_are_listed_with_their_settings():
     shown = clpu("methods")
     assert shown.returncode == 0
-    for word in ("clpu-der++-scratch", "exact", "approximate", "rehearsed"):
+    for word in ("clpu-der++-scratch", "exact", "approximate", "replay_batch_size"):
         assert word in shown.stdout
 
 

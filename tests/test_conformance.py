@@ -3,7 +3,12 @@
 import pytest
 
 from clpu.methods import METHODS
-from clpu.testing import an_interrupted_request_changes_nothing, checks_for
+from clpu.testing import (
+    a_request_leaves_its_state_alone,
+    an_interrupted_request_changes_nothing,
+    checks_for,
+    forgetting_is_removing_the_task,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,16 +24,34 @@ class ForgetsInPlace(METHODS["ind"]):
 
     name = "forgets-in-place"
 
-    def forget(self, task):
-        self.isolated["1"].heads["1"].weight.zero_()
+    def forget(self, state, task):
+        state.tasks["1"].own.tensors["isolated/weight"].zero_()
+        return state.without(task)
 
 
 def test_an_interruption_is_checked_in_requests_without_steps_too():
     with pytest.raises(AssertionError, match="3F, stopped half-way, left something behind"):
         an_interrupted_request_changes_nothing(ForgetsInPlace)
+    with pytest.raises(AssertionError, match="was changed in place"):
+        a_request_leaves_its_state_alone(ForgetsInPlace)
+
+
+class ForgetsTooMuch(METHODS["ind"]):
+    """Says that it is exact, and does more than removing the task, which a store without its code would not do."""
+
+    name = "forgets-too-much"
+
+    def forget(self, state, task):
+        return state.without(task).without("4")
+
+
+def test_an_exact_method_forgets_by_removing_the_task():
+    with pytest.raises(AssertionError, match="does more than removing it"):
+        forgetting_is_removing_the_task(ForgetsTooMuch)
 
 
 def test_there_are_nine_methods_in_the_papers_order():
     paper = ["ind", "seq", "ewc", "er", "lwf", "lsf", "der++", "clpu-der++-scratch", "clpu-der++"]
     assert list(METHODS)[:9] == paper
-    assert [m for m in paper if METHODS[m].exact] == ["ind", "clpu-der++-scratch", "clpu-der++"]
+    exact = {m: METHODS[m].forgets for m in paper if METHODS[m].forgets_exactly()}
+    assert exact == {"ind": "tasks", "clpu-der++-scratch": "temporary", "clpu-der++": "temporary"}

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 
 import clpu
-from clpu.testing import TINY, make_task, play
+from clpu.testing import TINY, make_task, run_stream
 from strategies import streams
 
-EXACT = [name for name, method in clpu.METHODS.items() if method.exact]
-LEAKY = [name for name, method in clpu.METHODS.items() if not method.exact]
+EXACT = [name for name, method in clpu.METHODS.items() if method.forgets_exactly()]
+LEAKY = [name for name, method in clpu.METHODS.items() if not method.forgets_exactly()]
 ASKED = ["1", "2", "3", "4", "5", "never seen"]
 
 
@@ -20,7 +20,10 @@ def images(task):
 
 
 def assert_no_trace(stream, method, data, classes, **options):
-    actual, never = play(stream, method, data, **options), play(stream.counterfactual(), method, data, **options)
+    actual, never = (
+        run_stream(stream, method, data, **options),
+        run_stream(stream.counterfactual(), method, data, **options),
+    )
     assert actual.tasks == never.tasks
     assert actual.digest() == never.digest()
     assert actual.state().to_bytes() == never.state().to_bytes()
@@ -33,6 +36,13 @@ def assert_no_trace(stream, method, data, classes, **options):
 @given(stream=streams())
 @settings(max_examples=40)
 def test_any_stream_equals_its_counterfactual(method, stream):
+    assert_no_trace(stream, method, make_task, 3, **TINY)
+
+
+@pytest.mark.parametrize("method", [name for name in EXACT if clpu.METHODS[name].forgets in ("tasks", "records")])
+@given(stream=streams(forgets="tasks"))
+@settings(max_examples=20)
+def test_any_stream_that_forgets_permanent_tasks_too_equals_its_counterfactual(method, stream):
     assert_no_trace(stream, method, make_task, 3, **TINY)
 
 
@@ -63,7 +73,10 @@ def test_the_counterfactual_at_every_request_is_reached(method):
     """Not only at the end: after each request, the state is that of the counterfactual up to there."""
     stream = clpu.Stream("1T 2R 3T 1F 3R 1T 4T 4F 1R")
     for count in range(len(stream) + 1):
-        actual, never = play(stream[:count], method, **TINY), play(stream.counterfactual(count), method, **TINY)
+        actual, never = (
+            run_stream(stream[:count], method, **TINY),
+            run_stream(stream.counterfactual(count), method, **TINY),
+        )
         assert actual.digest() == never.digest(), count
 
 
@@ -71,13 +84,15 @@ def test_the_counterfactual_at_every_request_is_reached(method):
 @pytest.mark.parametrize("text", ["1R 2T 2F", "1R 2T 3T 4R 2R 3F 5T 5F"])
 def test_the_check_finds_the_trace_that_other_methods_leave(method, text):
     stream = clpu.Stream(text)
-    actual, never = play(stream, method, **TINY), play(stream.counterfactual(), method, **TINY)
+    actual, never = run_stream(stream, method, **TINY), run_stream(stream.counterfactual(), method, **TINY)
     assert actual.digest() != never.digest()
     x = make_task("1")[0]
     assert not torch.equal(actual.logits("1", x), never.logits("1", x))
 
 
 def test_the_default_stream_exercises_all_four_cases():
-    ledger = clpu.requests.Ledger()
-    meanings = [(ledger.apply(request), request.instruction.value) for request in clpu.Stream("clpu-2022")]
-    assert set(meanings) == {("learn", "R"), ("learn", "T"), ("keep", "R"), ("forget", "F")}
+    active, meanings = {}, set()
+    for request in clpu.Stream("clpu-2022"):
+        meanings.add((clpu.requests.meaning(request, active), request.instruction.value))
+        active[request.task] = request.instruction.value
+    assert meanings == {("learn", "R"), ("learn", "T"), ("keep", "R"), ("forget", "F")}

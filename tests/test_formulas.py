@@ -8,16 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import clpu.networks.fit
 from clpu import Agent
-from clpu.losses import cross_entropy, distillation, softened, squared_error, towards_uniform, weighted
-from clpu.memory import Rehearsal
+from clpu.learning.batches import Batches, Examples
+from clpu.learning.losses import cross_entropy, distillation, softened, squared_error, towards_uniform, weighted
+from clpu.learning.memory import Rehearsal
+from clpu.learning.randomness import generators
 from clpu.networks.blueprint import Blueprint, Inputs
-from clpu.networks.descent import Descent, Pull
+from clpu.networks.learner import Descent, Learner, QuadraticPenalty
+from clpu.networks.network import Network
 from clpu.networks.parts import Each, Mixed
-from clpu.randomness import generators
-from clpu.testing import make_task, play
-from clpu.training import Batches, Examples
-from oracle import Plain, assert_rounded, assert_steps, fisher, recorded
+from clpu.testing import make_task, run_stream
+from oracle import LEARNERS, Plain, assert_rounded, assert_steps, fisher, recorded
 
 SETTINGS = {"hidden": (12, 8), "epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 0.01}
 
@@ -45,8 +47,40 @@ def by_task(samples):
             yield task, s.x[0, rows], s.y[0, rows], None if s.logits is None else s.logits[0, rows].double()
 
 
+def known_to(agent):
+    """What an agent's state holds, as networks, memories and further tensors."""
+    return agent.new_method().read(agent.state())
+
+
 def main_of(agent):
-    return agent._method.main
+    return known_to(agent).main
+
+
+def with_fresh_head(agent, task):
+    """The main network with a head for a task of three classes that is about to be learned."""
+    return agent.new_method().with_fresh_head(main_of(agent), task, 3)
+
+
+def fresh(agent, task):
+    """A network as drawn for the agent's seeds, with a head for the task."""
+    method = agent.new_method()
+    return method.with_fresh_head(method.fresh_network(Inputs((6,)), None), task, 3)
+
+
+def warmed_up(agent, task):
+    """The main network with a head for a task, which was trained first."""
+    return agent.new_method().warm_up_head(agent.state(), main_of(agent), task, examples(task))
+
+
+@pytest.fixture(params=LEARNERS)
+def _path(request, monkeypatch):
+    """Both ways in which `fit` trains an MLP by plain SGD."""
+    if request.param == "ordinary":
+        monkeypatch.setattr(clpu.networks.fit, "folded_learner", lambda network, descent: None)
+
+
+both_paths = pytest.mark.usefixtures("_path")
+each_learner = pytest.mark.parametrize("train", LEARNERS.values(), ids=LEARNERS)
 
 
 def mixture(batch, codes, share):
@@ -127,7 +161,8 @@ def test_losses_are_added_weighted_and_mixed_with_tensors_of_ones_own():
     assert float(weighted()) == 0
 
 
-def test_a_loss_may_mix_terms_of_the_outputs_terms_of_parts_of_them_and_autograd():
+@each_learner
+def test_a_loss_may_mix_terms_of_the_outputs_terms_of_parts_of_them_and_autograd(train):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
     net = blueprint.network(Inputs((5,)), [0, 1]).with_head("a", blueprint.head(6, 4, [0, 1], "a"))
     net = net.with_head("b", blueprint.head(6, 4, [0, 1], "b"))
@@ -143,36 +178,49 @@ def test_a_loss_may_mix_terms_of_the_outputs_terms_of_parts_of_them_and_autograd
             + F.mse_loss(a, a.detach() + 1)
         ),
     ]
-    learners = [net.trainable(Descent(0.1, 0.01)) for _ in losses]
+    learners = [train(net, Descent(0.1, 0.01)) for _ in losses]
     for learner, loss in zip(learners, losses):
-        learner.descend(loss(*learner.logits(("a", x), ("b", x))))
-    one, two = learners
-    for mine, theirs, start in zip(*(n.body.tensors().values() for n in (one, two, net))):
+        learner.step(loss(*learner.logits(("a", x), ("b", x))))
+    one, two = (learner.network() for learner in learners)
+    for mine, theirs, start in zip(*(n.body.tensors.values() for n in (one, two, net))):
         assert torch.allclose(mine, theirs, atol=1e-7)
         assert not torch.allclose(mine, start, atol=1e-4)
     for task in "ab":
         assert torch.allclose(one.heads[task].weight, two.heads[task].weight, atol=1e-7)
 
 
-@pytest.mark.parametrize("head_only", [False, True])
-def test_a_loss_that_does_not_depend_on_the_outputs_is_refused(head_only):
+@each_learner
+@pytest.mark.parametrize("only", [None, ("head a.weight", "head a.bias")])
+def test_a_loss_that_does_not_depend_on_the_outputs_is_refused(train, only):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
     network = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a"))
-    learner = network.trainable(Descent(0.1, head_only=head_only))
+    learner = train(network, Descent(0.1, only=only))
     learner.logits(("a", some(1, 3, 5)))
     with pytest.raises(RuntimeError, match="does not depend"):
-        learner.descend(torch.tensor(1.0))
-    with pytest.raises(RuntimeError, match="logits"):
-        learner.descend(torch.tensor(1.0))
+        learner.step(torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="does not depend"):  # without any call of logits
+        learner.step(torch.tensor(1.0))
 
 
-def test_a_call_that_failed_does_not_stand_in_the_way_of_the_next():
+@each_learner
+def test_a_loss_that_depends_only_on_what_is_not_trained_is_refused(train):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
-    learner = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a"))
-    learner = learner.trainable(Descent(0.1))
+    network = blueprint.network(Inputs((5,)), [0])
+    for task in "ab":
+        network = network.with_head(task, blueprint.head(6, 4, [0], task))
+    learner = train(network, Descent(0.1, only=["head a.weight", "head a.bias"]))
+    with pytest.raises(RuntimeError, match="does not depend"):
+        learner.step(learner.logits(("b", some(1, 3, 5)))[0].square().mean())
+
+
+@each_learner
+def test_a_call_that_failed_does_not_stand_in_the_way_of_the_next(train):
+    blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
+    network = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 4, [0], "a"))
+    learner = train(network, Descent(0.1))
     with pytest.raises(KeyError):
         learner.logits(("b", some(1, 3, 5)))
-    learner.logits(("a", some(1, 3, 5)))
+    learner.step(learner.logits(("a", some(1, 3, 5)))[0].square().mean())
 
 
 @pytest.mark.parametrize(
@@ -185,14 +233,15 @@ def test_a_call_that_failed_does_not_stand_in_the_way_of_the_next():
         lambda a, b: 1 - distillation(a, softened(torch.ones(1, 3, 4), 2.0), temperature=2.0),
     ],
 )
-def test_targets_and_factors_that_depend_on_the_network_or_broadcast_are_differentiated_like_by_autograd(loss):
+@each_learner
+def test_targets_and_factors_that_depend_on_the_network_or_broadcast_are_differentiated_like_by_autograd(loss, train):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
     net = blueprint.network(Inputs((5,)), [0, 1]).with_head("a", blueprint.head(6, 4, [0, 1], "a"))
     net = net.with_head("b", blueprint.head(6, 4, [0, 1], "b"))
-    x, learners = some(2, 3, 5), [net.trainable(Descent(0.1)) for _ in range(2)]
+    x, learners = some(2, 3, 5), [train(net, Descent(0.1)) for _ in range(2)]
     for learner, made in zip(learners, (loss, lambda a, b: loss(a, b).value)):
-        learner.descend(made(*learner.logits(("a", x), ("b", x))))
-    for mine, theirs, start in zip(*(n.body.tensors().values() for n in (*learners, net))):
+        learner.step(made(*learner.logits(("a", x), ("b", x))))
+    for mine, theirs, start in zip(*(n.body.tensors.values() for n in (*(i.network() for i in learners), net))):
         assert torch.allclose(mine, theirs, atol=1e-7)
         assert not torch.equal(mine, start)
 
@@ -205,36 +254,39 @@ def test_losses_that_are_no_number_are_refused():
 
 
 def test_der_has_two_terms():
-    agent = play("1R", "der++", alpha=0.3, beta=0.7, **SETTINGS)
-    [sample] = drawn(agent._method.memories, 8, generators([0], "t", "r")).draw()
+    agent = run_stream("1R", "der++", alpha=0.3, beta=0.7, **SETTINGS)
+    [sample] = drawn(known_to(agent).memories, 8, generators([0], "t", "r")).draw()
     outputs = some(1, 8, 3)
     mse = ((outputs - sample.logits) ** 2).mean()
     assert torch.isclose(
-        agent._method.replayed(sample, outputs).value, 0.3 * mse + 0.7 * F.cross_entropy(outputs[0], sample.y[0])
+        agent.new_method().replay_loss(sample, outputs).value,
+        0.3 * mse + 0.7 * F.cross_entropy(outputs[0], sample.y[0]),
     )
 
 
 # Descent
 
 
+@both_paths
 def test_learning_is_plain_sgd_on_cross_entropy():
     data = examples("1")
     with recorded() as runs:
-        agent = play("1R", "seq", seeds=[3, 8], **SETTINGS)
-    start = agent._method.with_fresh_head(agent._method.fresh_network(None), "1", 3)
+        agent = run_stream("1R", "seq", seeds=[3, 8], **SETTINGS)
+    start = fresh(agent, "1")
     batches = list(Batches(data, 2, 16, generators([3, 8], "1", "order")))
     for k in range(2):
         losses = [lambda m, b=b: F.cross_entropy(m("1", b.x[k]), b.y[k]) for b in batches]  # noqa: B023
         assert_steps(*runs, start, losses, 0.05, 0.01, main_of(agent), k)
 
 
+@both_paths
 def test_a_second_task_with_der_is_sgd_on_the_papers_objective():
-    before = play("1R 2R", "der++", seed=5, **SETTINGS)
-    start = before._method.with_fresh_head(main_of(before), "3", 3)
+    before = run_stream("1R 2R", "der++", seed=5, **SETTINGS)
+    start = with_fresh_head(before, "3")
     after = before.copy()
     with recorded() as runs:
         after.learn("3", *make_task("3"))
-    rehearsal = drawn(before._method.memories, 32, generators([5], "3", "rehearsal"))
+    rehearsal = drawn(known_to(before).memories, 32, generators([5], "3", "rehearsal"))
 
     def loss(batch, samples):
         def of(model):
@@ -250,15 +302,16 @@ def test_a_second_task_with_der_is_sgd_on_the_papers_objective():
     assert_steps(*runs, start, losses, 0.05, 0.01, main_of(after))
 
 
+@both_paths
 def test_a_merge_is_sgd_on_the_tasks_own_memory_and_the_mean_over_remembered_ones():
-    before = play("1R 3R 2T", "clpu-der++", seed=5, alpha=0.4, beta=0.9, **SETTINGS)
-    method = before._method
-    start = method.with_fresh_head(main_of(before), "2", 3)
+    before = run_stream("1R 3R 2T", "clpu-der++", seed=5, alpha=0.4, beta=0.9, **SETTINGS)
+    memories = known_to(before).memories
+    start = with_fresh_head(before, "2")
     after = before.copy()
     with recorded() as runs:
         after.keep("2")
-    own = drawn({"2": method.memories["2"]}, 32, generators([5], "2", "merge"))
-    others = drawn({t: method.memories[t] for t in "13"}, 32, generators([5], "2", "merge rehearsal"))
+    own = drawn({"2": memories["2"]}, 32, generators([5], "2", "merge"))
+    others = drawn({t: memories[t] for t in "13"}, 32, generators([5], "2", "merge rehearsal"))
 
     def step():
         [mine], past = list(by_task(own.draw())), list(by_task(others.draw()))
@@ -271,19 +324,20 @@ def test_a_merge_is_sgd_on_the_tasks_own_memory_and_the_mean_over_remembered_one
 
         return lambda model: term(model, mine) + (term(model, past[0]) + term(model, past[1])) / 2
 
-    steps = before._method.ledger["2"].steps
+    steps = before.state().tasks["2"].facts["steps"]
     assert steps == 2 * 3
     assert_steps(*runs, start, [step() for _ in range(steps)], 0.05, 0.01, main_of(after))
-    assert "2" not in after._method.isolated
+    assert "2" not in known_to(after).isolated
     assert after.tasks["2"] == "R"
 
 
+@both_paths
 def test_forgetting_with_er_is_sgd_on_the_memories_that_remain():
-    before = play("1R 2T 3R", "er", seed=5, **SETTINGS)
+    before = run_stream("1R 2T 3R", "er", seed=5, **SETTINGS)
     after = before.copy()
     with recorded() as runs:
         after.forget("2")
-    left = {t: before._method.memories[t] for t in "13"}
+    left = {t: known_to(before).memories[t] for t in "13"}
     rehearsal = drawn(left, 32, generators([5], "2", "forget"))
 
     def loss(samples):
@@ -294,9 +348,9 @@ def test_forgetting_with_er_is_sgd_on_the_memories_that_remain():
 
 
 def test_the_memory_holds_the_logits_that_each_example_had_when_it_was_seen_or_has_in_the_end():
-    online = play("1R", "der++", memory=1000, logits="online", **SETTINGS)._method
-    final = play("1R", "der++", memory=1000, logits="final", **SETTINGS)._method
-    start = online.with_fresh_head(online.fresh_network(None), "1", 3)
+    agent = run_stream("1R", "der++", memory=1000, logits="online", **SETTINGS)
+    start, online = fresh(agent, "1"), known_to(agent)
+    final = known_to(run_stream("1R", "der++", memory=1000, logits="final", **SETTINGS))
     first = next(iter(Batches(examples("1"), 2, 16, generators([0], "1", "order"))))
     memory = online.memories["1"]
     assert torch.equal(memory.x[:, :16], first.x)  # the reservoir is larger than the data, so it keeps their order
@@ -306,33 +360,33 @@ def test_the_memory_holds_the_logits_that_each_example_had_when_it_was_seen_or_h
     assert not torch.allclose(memory.logits, online.memories["1"].logits, atol=1e-3)
 
 
+@both_paths
 def test_a_temporary_network_starts_from_the_main_one_or_from_scratch():
     for name, start_of in [
-        ("clpu-der++", lambda m: m.main.body),
-        ("clpu-der++-scratch", lambda m: m.fresh_network("2").body),
+        ("clpu-der++", main_of),
+        ("clpu-der++-scratch", lambda agent: agent.new_method().fresh_network(Inputs((6,)), "2")),
     ]:
-        before = play("1R", name, seed=5, **SETTINGS)
-        method = before._method
-        head = method.blueprint.head(8, 3, [5], "2")
-        start = type(method.main)(start_of(method), {"2": head}, method.main.pixels)
+        before = run_stream("1R", name, seed=5, **SETTINGS)
+        head = before.new_method().blueprint.head(8, 3, [5], "2")
+        start = Network(start_of(before).body, {"2": head}, main_of(before).pixels)
         after = before.copy()
         with recorded() as runs:
             after.learn("2", *make_task("2"), temporary=True)
         batches = Batches(examples("2"), 2, 16, generators([5], "2", "order"))
         losses = [lambda m, b=b: F.cross_entropy(m("2", b.x[0]), b.y[0]) for b in batches]
-        assert_steps(*runs, start, losses, 0.05, 0.01, after._method.isolated["2"])
-        assert after._method.main is before._method.state.main
+        assert_steps(*runs, start, losses, 0.05, 0.01, known_to(after).isolated["2"])
+        assert after.state().shared is before.state().shared
 
 
 # EWC, LwF, LSF
 
 
 def test_the_fisher_is_the_per_example_mean():
-    agent = play("1R", "ewc", seeds=[2, 9], **SETTINGS)
+    agent = run_stream("1R", "ewc", seeds=[2, 9], **SETTINGS)
     data = examples("1")
     for k in range(2):
         expected = fisher(Plain(main_of(agent), k), "1", data.x, data.y)
-        extras = agent._method.extras["1"]
+        extras = known_to(agent).extras["1"]
         got = []
         for i in range(2):
             got += [extras[f"fisher/{i}.weight"][k].T, extras[f"fisher/{i}.bias"][k, 0]]
@@ -341,15 +395,16 @@ def test_the_fisher_is_the_per_example_mean():
         assert sum(float(e.sum()) for e in expected) > 0
 
 
+@both_paths
 def test_ewc_descends_on_cross_entropy_plus_the_penalty_of_every_past_task():
-    before = play("1R 2R", "ewc", seed=5, strength=30.0, **SETTINGS)
-    start = before._method.with_fresh_head(main_of(before), "3", 3)
+    before = run_stream("1R 2R", "ewc", seed=5, strength=30.0, **SETTINGS)
+    start = with_fresh_head(before, "3")
     after = before.copy()
     with recorded() as runs:
         after.learn("3", *make_task("3"))
 
     def stored(task, kind):
-        extras = before._method.extras[task]
+        extras = known_to(before).extras[task]
         for i in range(2):
             yield extras[f"{kind}/{i}.weight"][0].T
             yield extras[f"{kind}/{i}.bias"][0, 0]
@@ -366,22 +421,23 @@ def test_ewc_descends_on_cross_entropy_plus_the_penalty_of_every_past_task():
     assert_steps(*runs, start, losses, 0.05, 0.01, main_of(after))
 
 
-def test_no_past_task_means_no_pull():
-    assert Pull.towards(100.0, []) is None
+def test_no_past_task_means_no_penalty():
+    assert QuadraticPenalty.towards(100.0, []) is None
 
 
+@both_paths
 def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
-    before = play("1R 2R", "lwf", seed=5, **SETTINGS)
+    before = run_stream("1R 2R", "lwf", seed=5, **SETTINGS)
     old = Plain(main_of(before))
-    start = before._method.with_fresh_head(main_of(before), "3", 3)
-    warmed = before._method.warmed_up("3", examples("3"))
+    start = with_fresh_head(before, "3")
+    warmed = warmed_up(before, "3")
     after = before.copy()
     with recorded() as runs:
         after.learn("3", *make_task("3"))
     warming, learning = runs
     warm = Batches(examples("3"), 2, 16, generators([5], "3", "warm-up order"))
     losses = [lambda m, b=b: F.cross_entropy(m("3", b.x[0]), b.y[0]) for b in warm]
-    assert_steps(warming, start, losses, 0.05, 0.01, warmed, head_only="3")
+    assert_steps(warming, start, losses, 0.05, 0.01, warmed, only="3")
 
     def loss(b):
         def of(model):
@@ -397,10 +453,11 @@ def test_lwf_trains_the_new_head_first_then_everything_with_distillation():
     assert_steps(learning, warmed, [loss(b) for b in batches], 0.05, 0.01, main_of(after))
 
 
-def test_mixed_inputs_of_another_kind_at_a_later_step_are_not_taken_for_those_before():
+@each_learner
+def test_mixed_inputs_of_another_kind_at_a_later_step_are_not_taken_for_those_before(train):
     blueprint = Blueprint("mlp", {"hidden": (6,)}, torch.device("cpu"))
     net = blueprint.network(Inputs((5,)), [0]).with_head("a", blueprint.head(6, 3, [0], "a"))
-    learner = net.trainable(Descent(0.0))
+    learner = train(net, Descent(0.0))
     x, codes, y = some(1, 3, 5), some(1, 3, 5, seed=1), torch.tensor([[0, 2, 1]])
     pixels = torch.randint(0, 256, x.shape, generator=torch.Generator().manual_seed(3)).to(torch.uint8)
     share = torch.tensor([[0.2, 0.5, 0.9]])
@@ -410,12 +467,18 @@ def test_mixed_inputs_of_another_kind_at_a_later_step_are_not_taken_for_those_be
         outputs = learner.logits(("a", Mixed(inputs, codes, y, share)), ("a", other))
         for got, expected in zip(outputs, (mixed, beside)):
             assert torch.allclose(got, net.heads["a"](net.body.forward(expected)), atol=1e-5)
-        learner.descend(sum(outputs).mean())
+        learner.step(sum(outputs).mean())
 
 
-@pytest.mark.parametrize("network", ["mlp", nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())])
+@pytest.mark.parametrize(
+    ("network", "train"),
+    [
+        *(("mlp", train) for train in LEARNERS.values()),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh()), Learner),
+    ],
+)
 @pytest.mark.parametrize("pixels", [False, True])
-def test_mixed_inputs_are_weighted_sums_of_each_input_and_its_classs_code(network, pixels):
+def test_mixed_inputs_are_weighted_sums_of_each_input_and_its_classs_code(network, train, pixels):
     blueprint = Blueprint(network, {"hidden": (6, 5)} if network == "mlp" else {}, torch.device("cpu"))
     net = blueprint.network(Inputs((3, 8, 8)), [0, 1])
     for task in "ab":
@@ -430,46 +493,47 @@ def test_mixed_inputs_are_weighted_sums_of_each_input_and_its_classs_code(networ
             for k in range(2)
         ]
     )
-    learner = net.trainable(Descent(0.1, 0.01))
+    learner = train(net, Descent(0.1, 0.01))
     for _ in range(2):  # a second step, with weights that moved
-        plain = learner.settled().trainable(Descent(0.1, 0.01))
+        plain = train(learner.network(), Descent(0.1, 0.01))
         asked = [("a", x), ("a", Mixed(x, codes, y, share)), ("b", x), ("b", codes)]
         by_hand = [("a", floats), ("a", expected), ("b", floats), ("b", codes)]
         for each, parts in ((learner, asked), (plain, by_hand)):
             outputs = each.logits(*parts)
             with torch.no_grad():
-                again = each.settled().logits(*parts)
+                again = each.network().logits(*parts)
             assert all(torch.allclose(o, a, atol=1e-5) for o, a in zip(outputs, again))
-            each.descend(sum(cross_entropy(h, y) for h in outputs[:3]) + outputs[3].square().mean())
-        for mine, theirs in zip(learner.body.tensors().values(), plain.body.tensors().values()):
-            assert torch.allclose(mine, theirs, atol=1e-5)
-        for task in "ab":
-            assert torch.allclose(learner.heads[task].weight, plain.heads[task].weight, atol=1e-5)
-    assert not any(torch.allclose(learner.heads[task].weight, net.heads[task].weight, atol=1e-3) for task in "ab")
+            each.step(sum(cross_entropy(h, y) for h in outputs[:3]) + outputs[3].square().mean())
+        mine, theirs = learner.network(), plain.network()
+        for name, tensor in mine.parameters().items():
+            assert torch.allclose(tensor, theirs.parameters()[name], atol=1e-5)
+    assert not any(torch.allclose(mine.heads[task].weight, net.heads[task].weight, atol=1e-3) for task in "ab")
 
 
+@both_paths
 def test_lsf_forgets_by_training_on_the_codes_that_are_retained():
-    before = play("1R 2T 3R", "lsf", seed=5, strength=0.0, **SETTINGS)
+    before = run_stream("1R 2T 3R", "lsf", seed=5, strength=0.0, **SETTINGS)
     after = before.copy()
     with recorded() as runs:
         after.forget("2")
-    codes = {t: before._method.extras[t]["codes"][0] for t in "13"}
+    codes = {t: known_to(before).extras[t]["codes"][0] for t in "13"}
 
     def loss(model):
         return 10 * sum(F.cross_entropy(model(t, c), torch.arange(3)) for t, c in codes.items()) / 2
 
     assert_steps(*runs, main_of(before), [loss] * 6, 0.05, 0.01, main_of(after))
-    assert set(after._method.extras) == {"1", "3"}
+    assert set(known_to(after).extras) == {"1", "3"}
 
 
+@both_paths
 def test_lsf_learns_on_plain_and_mixed_inputs_codes_and_distillation():
-    before = play("1R", "lsf", seed=5, strength=0.0, **SETTINGS)
-    warmed = before._method.warmed_up("2", examples("2"))
+    before = run_stream("1R", "lsf", seed=5, strength=0.0, **SETTINGS)
+    warmed = warmed_up(before, "2")
     old = Plain(main_of(before))
     after = before.copy()
     with recorded() as runs:
         after.learn("2", *make_task("2"))
-    codes, past = after._method.extras["2"]["codes"], before._method.extras["1"]["codes"]
+    codes, past = known_to(after).extras["2"]["codes"], known_to(before).extras["1"]["codes"]
     [mixing] = generators([5], "2", "mixing")
 
     def loss(b, share):
@@ -487,12 +551,13 @@ def test_lsf_learns_on_plain_and_mixed_inputs_codes_and_distillation():
     assert_steps(runs[-1], warmed, losses, 0.05, 0.01, main_of(after))
 
 
+@both_paths
 def test_er_can_pull_the_forgotten_task_to_uniform():
-    before = play("1R 2T 3R", "er", seed=5, uniform=True, **SETTINGS)
+    before = run_stream("1R 2T 3R", "er", seed=5, uniform_loss=True, **SETTINGS)
     after = before.copy()
     with recorded() as runs:
         after.forget("2")
-    memories = before._method.memories
+    memories = known_to(before).memories
     kept = drawn({t: memories[t] for t in "13"}, 32, generators([5], "2", "forget"))
     gone = drawn({"2": memories["2"]}, 32, generators([5], "2", "forget uniformly"))
 
@@ -510,13 +575,20 @@ def test_er_can_pull_the_forgotten_task_to_uniform():
 
 def test_settings_default_to_the_papers():
     defaults = Agent("der++").settings
-    expected = {"epochs": 10, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0005, "memory": 200, "rehearsed": 32}
+    expected = {
+        "epochs": 10,
+        "batch_size": 32,
+        "lr": 0.01,
+        "weight_decay": 0.0005,
+        "memory": 200,
+        "replay_batch_size": 32,
+    }
     assert expected.items() <= defaults.items()
     assert {
         "alpha": 0.5,
         "beta": 1.0,
         "logits": "online",
-        "uniform": False,
+        "uniform_loss": False,
         "hidden": (100, 100),
     }.items() <= defaults.items()
     assert Agent("ewc").settings["strength"] == 100.0
@@ -534,19 +606,20 @@ def unequal(task):
 
 def test_a_merge_and_a_forget_take_as_many_steps_as_their_own_task_took():
     for method, requests, phase in [("clpu-der++", "1R 3R 2T", "merge"), ("der++", "1R 3R 2T", "forget")]:
-        agent = play(requests, method, unequal, **SETTINGS)
+        agent = run_stream(requests, method, unequal, **SETTINGS)
         steps = []
         agent.progress = lambda p, steps=steps: steps.append((p.phase, p.steps))
         agent.keep("2") if phase == "merge" else agent.forget("2")
         assert set(steps) == {(phase, 2 * 2)}, method
 
 
+@both_paths
 def test_forgetting_with_der_rehearses_the_others_with_weights_1_and_1():
-    before = play("1R 2T 3T", "der++", seed=5, alpha=0.2, beta=0.3, **SETTINGS)
+    before = run_stream("1R 2T 3T", "der++", seed=5, alpha=0.2, beta=0.3, **SETTINGS)
     after = before.copy()
     with recorded() as runs:
         after.forget("2")
-    rehearsal = drawn({t: before._method.memories[t] for t in "13"}, 32, generators([5], "2", "forget"))
+    rehearsal = drawn({t: known_to(before).memories[t] for t in "13"}, 32, generators([5], "2", "forget"))
 
     def loss(samples):
         def of(model):
@@ -559,13 +632,14 @@ def test_forgetting_with_der_rehearses_the_others_with_weights_1_and_1():
     assert_steps(*runs, main_of(before), losses, 0.05, 0.01, main_of(after))
 
 
+@both_paths
 def test_er_rehearses_temporary_tasks_too():
-    before = play("1T 2R", "er", seed=5, **SETTINGS)
-    start = before._method.with_fresh_head(main_of(before), "3", 3)
+    before = run_stream("1T 2R", "er", seed=5, **SETTINGS)
+    start = with_fresh_head(before, "3")
     after = before.copy()
     with recorded() as runs:
         after.learn("3", *make_task("3"))
-    rehearsal = drawn(before._method.memories, 32, generators([5], "3", "rehearsal"))
+    rehearsal = drawn(known_to(before).memories, 32, generators([5], "3", "rehearsal"))
 
     def loss(batch, samples):
         parts = list(by_task(samples))
@@ -583,7 +657,7 @@ def test_ewc_and_lwf_protect_temporary_tasks_too():
     for method in ("ewc", "lwf"):
         kinds = {}
         for text in ("1T 2R", "1R 2R"):
-            agent = play(text, method, seed=5, **SETTINGS)
+            agent = run_stream(text, method, seed=5, **SETTINGS)
             agent.learn("3", *make_task("3"))
             kinds[text] = Plain(main_of(agent))
         for a, b in zip(kinds["1T 2R"].parameters(), kinds["1R 2R"].parameters()):
@@ -593,7 +667,7 @@ def test_ewc_and_lwf_protect_temporary_tasks_too():
 def test_only_from_the_second_task_on_is_the_head_warmed_up():
     for method in ("lwf", "lsf"):
         phases = {}
-        agent = play("", method, **SETTINGS)
+        agent = run_stream("", method, **SETTINGS)
         for task in "12":
             seen = phases.setdefault(task, set())
             agent.progress = lambda p, seen=seen: seen.add(p.phase)
@@ -624,14 +698,15 @@ def lsf_penalty(extras, strength):
     return of
 
 
+@both_paths
 def test_lsf_learns_with_the_codes_and_the_penalty_of_every_past_task():
-    before = play("1R 2T", "lsf", seed=5, strength=20.0, **SETTINGS)
-    warmed = before._method.warmed_up("3", examples("3"))
-    old, past = Plain(main_of(before)), before._method.extras
+    before = run_stream("1R 2T", "lsf", seed=5, strength=20.0, **SETTINGS)
+    warmed = warmed_up(before, "3")
+    old, past = Plain(main_of(before)), known_to(before).extras
     after = before.copy()
     with recorded() as runs:
         after.learn("3", *make_task("3"))
-    codes = after._method.extras["3"]["codes"]
+    codes = known_to(after).extras["3"]["codes"]
     [mixing] = generators([5], "3", "mixing")
     penalty = lsf_penalty(past, 20.0)
 
@@ -654,12 +729,13 @@ def test_lsf_learns_with_the_codes_and_the_penalty_of_every_past_task():
     assert_steps(runs[-1], warmed, losses, 0.05, 0.01, main_of(after))
 
 
+@both_paths
 def test_lsf_forgets_with_the_penalty_of_the_tasks_that_stay():
-    before = play("1R 2T 3R", "lsf", seed=5, strength=20.0, **SETTINGS)
+    before = run_stream("1R 2T 3R", "lsf", seed=5, strength=20.0, **SETTINGS)
     after = before.copy()
     with recorded() as runs:
         after.forget("2")
-    kept = {t: before._method.extras[t] for t in "13"}
+    kept = {t: known_to(before).extras[t] for t in "13"}
     penalty = lsf_penalty(kept, 20.0)
 
     def loss(model):
@@ -670,7 +746,7 @@ def test_lsf_forgets_with_the_penalty_of_the_tasks_that_stay():
 
 
 def test_the_fisher_of_a_head_is_the_per_example_mean():
-    agent = play("1R", "lsf", **SETTINGS)
+    agent = run_stream("1R", "lsf", **SETTINGS)
     data, model = examples("1"), Plain(main_of(agent))
     total = torch.zeros_like(model.heads["1"].weight)
     for x, y in zip(data.x, data.y):
@@ -678,34 +754,35 @@ def test_the_fisher_of_a_head_is_the_per_example_mean():
         log_p = F.log_softmax(model("1", x.unsqueeze(0)), -1)[0, y]
         log_p.backward()
         total += log_p.exp().detach() * model.heads["1"].weight.grad ** 2 / len(data)
-    assert_rounded(agent._method.extras["1"]["fisher/head.weight"][0].T, total, 0 * total, "fisher")
+    assert_rounded(known_to(agent).extras["1"]["fisher/head.weight"][0].T, total, 0 * total, "fisher")
 
 
 def test_the_fisher_may_be_estimated_from_some_of_the_examples():
     x, y = make_task("1", 48)
     some_rows = [0, 16, 31, 47]
-    whole, part = (Agent("ewc", fisher=n, **SETTINGS) for n in (0, 4))
+    whole, part = (Agent("ewc", fisher_samples=n, **SETTINGS) for n in (0, 4))
     for agent in (whole, part):
         agent.learn("1", x, y)
-    assert not torch.equal(whole._method.extras["1"]["fisher/0.weight"], part._method.extras["1"]["fisher/0.weight"])
-    network = part._method.main
+    kept = known_to(part).extras["1"]
+    assert not torch.equal(known_to(whole).extras["1"]["fisher/0.weight"], kept["fisher/0.weight"])
     classes = torch.from_numpy((y - 7) // 10)
-    expected = network.fisher("1", torch.from_numpy(x)[some_rows], classes[some_rows])
+    expected = main_of(part).fisher("1", torch.from_numpy(x)[some_rows], classes[some_rows])
     for name, value in expected.items():
-        assert torch.equal(part._method.extras["1"][f"fisher/{name}"], value)
+        assert torch.equal(kept[f"fisher/{name}"], value)
 
 
+@both_paths
 def test_lsf_treats_past_tasks_alike_whatever_their_numbers_of_classes():
     classes = {"1": 3, "2": 2, "3": 3}
     before = Agent("lsf", seed=5, strength=20.0, **SETTINGS)
     for task, count in classes.items():
         before.learn(task, *make_task(task, classes=count))
-    warmed = before._method.warmed_up("4", examples("4"))
-    old, past = Plain(main_of(before)), before._method.extras
+    warmed = warmed_up(before, "4")
+    old, past = Plain(main_of(before)), known_to(before).extras
     after = before.copy()
     with recorded() as runs:
         after.learn("4", *make_task("4"))
-    codes = after._method.extras["4"]["codes"]
+    codes = known_to(after).extras["4"]["codes"]
     [mixing] = generators([5], "4", "mixing")
     penalty = lsf_penalty(past, 20.0)
 
@@ -727,9 +804,9 @@ def test_lsf_treats_past_tasks_alike_whatever_their_numbers_of_classes():
 
 
 def test_inputs_go_through_each_head_of_a_group_in_the_order_of_its_tasks():
-    agent = play("1R 2R 3R", "seq", seeds=[0, 1], **SETTINGS)
+    agent = run_stream("1R 2R 3R", "seq", seeds=[0, 1], **SETTINGS)
     network, x = main_of(agent), some(2, 5, 6)
-    for learner in (network, network.trainable(Descent(0.1))):
+    for learner in (network, *(train(network, Descent(0.1)) for train in LEARNERS.values())):
         alone = [network.logits((t, x))[0] for t in "132"]
         own, together, parts = learner.logits(("2", x), (Each(("1", "3")), x), (("1", "3"), torch.cat([x, x], 1)))
         assert torch.allclose(own, alone[2], atol=1e-6)

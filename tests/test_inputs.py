@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clpu import Agent, BadData, BadNetwork, BadSetting, Stream
-from clpu.testing import TINY, make_task, play
+from clpu.testing import TINY, make_task, run_stream
 from test_bad_input import Pairs
 
 X, Y = make_task("x")
@@ -136,7 +136,7 @@ def test_augmentation_is_used_in_training_only_and_is_reproducible():
     assert not np.allclose(augmented.predict("1", x), learned(x, y).predict("1", x))
     assert (augmented.predict("1", x) == augmented.predict("1", x)).all()
     # What is kept of a task are its images as they came, not as they were shown.
-    kept = augmented._method.memories["1"].x[0].numpy()
+    kept = augmented.state().tasks["1"].own.tensors["memory/x"][0].numpy()
     assert {image.tobytes() for image in kept} <= {image.tobytes() for image in x}
 
 
@@ -145,8 +145,8 @@ def test_augmented_training_forgets_exactly(method):
     options = {"network": "resnet18", "width": 1, "epochs": 1, "augment": "crop-flip", "seeds": [1, 2]}
     stream = Stream("1R 2T 3R 2F")
     actual, never = (
-        play(stream, method, pictures, **options),
-        play(stream.counterfactual(), method, pictures, **options),
+        run_stream(stream, method, pictures, **options),
+        run_stream(stream.counterfactual(), method, pictures, **options),
     )
     assert actual.digest() == never.digest()
 

@@ -7,7 +7,7 @@ measured, and on the other side of what is measured with the fault that the test
 
 import clpu
 import clpu.data
-from clpu.testing import play
+from clpu.testing import run_stream
 
 SETTINGS = {"epochs": 10, "lr": 0.1, "seeds": range(4)}
 
@@ -19,7 +19,7 @@ def accuracy(agent, stream, name):
 
 def played(requests, method, stream="rot-digits", **changes):
     tasks = {task.name: (task.train.x, task.train.y) for task in clpu.data.tasks(stream)}
-    return play(requests, method, tasks.__getitem__, **{**SETTINGS, **changes})
+    return run_stream(requests, method, tasks.__getitem__, **{**SETTINGS, **changes})
 
 
 def test_a_single_task_is_learned():

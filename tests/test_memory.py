@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clpu.memory import STEPS_AT_ONCE, Memory, Rehearsal, Reservoir, survivors
-from clpu.randomness import generators
-from clpu.training import Batches, Examples
+from clpu.learning.batches import Batches, Examples
+from clpu.learning.memory import STEPS_AT_ONCE, Memory, Rehearsal, Reservoir, survivors
+from clpu.learning.randomness import generators
 
 
 def generator(seed):

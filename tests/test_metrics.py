@@ -39,7 +39,7 @@ ALIVE = [[0], [0, 1], [0], [0, 2]]
 
 
 class TestLearning:
-    def test_accuracy_averages_over_every_request_and_task_alive(self):
+    def test_accuracy_averages_over_every_request_and_active_task(self):
         acc, _ = metrics.accuracy_and_forgetting(ACCURACY, ALIVE)
         assert acc == pytest.approx([(0.9 + 0.8 + 0.7 + 0.6 + 0.5 + 0.9) / 6, (0.8 + 0.8 + 0.9 + 0.4 + 0.6 + 0.7) / 6])
 
@@ -47,12 +47,12 @@ class TestLearning:
         _, fm = metrics.accuracy_and_forgetting(ACCURACY, ALIVE)
         assert fm == pytest.approx([(0 + 0.1 + 0 + 0.3 + 0.4 + 0) / 6, (0 + 0 + 0 + 0.4 + 0.2 + 0) / 6])
 
-    def test_a_task_learned_again_is_measured_from_its_present_life(self):
+    def test_a_task_learned_again_is_measured_from_when_it_was_learned_last(self):
         accuracy = [[[0.9]], [[0.1]], [[0.5]], [[0.4]]]
         _, fm = metrics.accuracy_and_forgetting(accuracy, alive=[[0], [], [0], [0]])
         assert fm == pytest.approx([(0 + 0 + 0.1) / 3])
 
-    def test_nothing_alive_gives_nan(self):
+    def test_no_active_task_gives_nan(self):
         acc, fm = metrics.accuracy_and_forgetting(ACCURACY[:1], alive=[[]])
         assert np.isnan(acc).all()
         assert np.isnan(fm).all()
@@ -72,7 +72,7 @@ class TestLearning:
         assert np.isnan(metrics.backward_transfer(ACCURACY[:1], [[0]])).all()
         assert np.isnan(metrics.forward_transfer(ACCURACY[:1], [[0]], [0.5] * 3)).all()
 
-    def test_forgotten_accuracy_is_read_right_after_the_forget(self):
+    def test_forgotten_accuracy_is_measured_right_after_the_forget_request(self):
         assert metrics.forgotten_accuracy(ACCURACY, [(2, 1)]) == pytest.approx(np.array([[0.2, 0.1]]))
         assert metrics.forgotten_accuracy(ACCURACY, []).shape == (0, 2)
 
@@ -157,7 +157,7 @@ class TestDivergence:
         metrics.jsd_matrix(runs)
         assert (runs == before).all()
 
-    def test_groups_with_other_images_are_refused(self):
+    def test_groups_with_different_images_are_refused(self):
         with pytest.raises(ValueError, match=r"same images and classes.*\(5, 10\).*\(6, 10\)"):
             metrics.jsd_matrix(random_runs(0, images=5), random_runs(1, images=6))
 
@@ -167,7 +167,7 @@ ACROSS = [np.full((3, 3), 0.2), np.array([[0.2, 0.0, 0.4], [0.2, 0.2, 0.2], [0.2
 
 
 class TestGroups:
-    def test_distances_are_means_over_forgets(self):
+    def test_distances_are_means_over_forget_requests(self):
         assert metrics.in_group(IN) == pytest.approx([0.2, 0.2, 0.2])
         assert metrics.across_group(ACROSS) == pytest.approx([0.2, 0.1, 0.3, 0.2, 0.2, 0.2, 0.2, 0.2, 0.4])
 
@@ -180,7 +180,7 @@ class TestGroups:
         assert metrics.irr(ijsd, ajsd) == 0.75
         assert metrics.irr(ijsd, ajsd, strict=True) == 0.25
 
-    def test_identical_runs(self):
+    def test_identical_replicas(self):
         zeros = metrics.in_group([np.zeros((3, 3))])
         assert metrics.js_ratio(zeros, np.zeros(9)) == 0
         assert metrics.irr(zeros, np.zeros(9)) == 1
@@ -195,12 +195,12 @@ class TestGroups:
         assert math.isnan(metrics.spread_as_published(ijsd))
 
     @given(st.permutations(range(3)), st.permutations(range(3)))
-    def test_the_order_of_runs_does_not_matter(self, i, j):
+    def test_the_order_of_replicas_does_not_matter(self, i, j):
         d, e = IN[0], ACROSS[1]
         assert sorted(metrics.in_group([d[np.ix_(j, j)]])) == sorted(metrics.in_group([d]))
         assert sorted(metrics.across_group([e[np.ix_(i, j)]])) == sorted(metrics.across_group([e]))
 
-    def test_runs_from_one_source_are_in_range_and_others_are_not(self):
+    def test_replicas_of_one_distribution_are_in_range_and_others_are_not(self):
         shared = np.random.default_rng(0).normal(size=(200, 5))
         noise = np.random.default_rng(1).normal(scale=0.3, size=(15, 200, 5))
         never, exact, leaky = shared + noise[:5], shared + noise[5:10], shared + noise[10:] + 2 * np.eye(5)[0]
@@ -236,7 +236,7 @@ class TestAsPublished:
                 theirs = script_as_published(np.exp(actual[:, :, i]), np.exp(never[:, :, j]), dict(mask))
                 assert ours[i, j] == pytest.approx(theirs, rel=1e-10)
 
-    def test_one_forget_is_the_definition(self):
+    def test_one_forget_request_is_the_definition(self):
         matrices = [[np.full((2, 2), 0.1 * s) for s in range(5)]]
         assert metrics.as_published(matrices, [3], [10] * 5)[0] == pytest.approx(matrices[0][3])
 
@@ -248,13 +248,13 @@ class TestAsPublished:
         pairs = [0.1, 0.2, 0.4]
         assert metrics.spread_as_published(pairs) == pytest.approx(np.std(pairs + pairs, ddof=1))
 
-    def test_matrices_of_another_number_of_forgets_are_refused(self):
-        with pytest.raises(ValueError, match="1 forgets, and 2 forgotten"):
+    def test_matrices_of_a_different_number_of_forget_requests_are_refused(self):
+        with pytest.raises(ValueError, match="1 forget requests and 2 forgotten"):
             metrics.as_published([[np.zeros((2, 2))]], [0, 0], [10])
 
 
 class TestBootstrap:
-    def test_the_interval_of_a_mean_holds_it_and_shrinks_with_seeds(self):
+    def test_the_interval_of_a_mean_contains_it_and_shrinks_with_seeds(self):
         values = np.random.default_rng(0).normal(size=200)
         few = metrics.bootstrap_mean(values[:5], np.random.default_rng(1))
         many = metrics.bootstrap_mean(values, np.random.default_rng(1))
@@ -265,7 +265,7 @@ class TestBootstrap:
         a, b = (metrics.bootstrap_pairs(IN, ACROSS, np.random.default_rng(7)) for _ in range(2))
         assert a == b
 
-    def test_pairs_agree_with_drawing_runs_one_by_one(self):
+    def test_pairs_agree_with_drawing_replicas_one_by_one(self):
         rng = np.random.default_rng(5)
         within = metrics.jsd_matrix(random_runs(0, 5))
         between = metrics.jsd_matrix(random_runs(1, 5, scale=4), random_runs(0, 5))
@@ -318,5 +318,5 @@ class TestResolution:
             rates.append(metrics.irr(ijsd, metrics.across_group([metrics.jsd_matrix(exact, never)])))
         assert np.mean(rates) == pytest.approx(metrics.irr_resolution(runs).expected, abs=0.06)
 
-    def test_one_run_says_that_there_are_no_pairs(self):
+    def test_one_replica_says_that_there_are_no_pairs(self):
         assert "no pair" in str(metrics.irr_resolution(1))

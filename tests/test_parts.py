@@ -1,10 +1,12 @@
 """The inputs of a step share one buffer, which is reused at every step and at no other time."""
 
+import pytest
 import torch
 
 from clpu.networks.blueprint import Blueprint, Inputs
-from clpu.networks.descent import Descent
+from clpu.networks.learner import Descent
 
+fast = pytest.importorskip("clpu.networks.fast")
 CPU = torch.device("cpu")
 
 
@@ -17,7 +19,9 @@ def learner():
     network = blueprint.network(Inputs((6,)), [0, 1])
     for task in "ab":
         network = network.with_head(task, blueprint.head(5, 3, [0, 1], task))
-    return network.trainable(Descent(0.1))
+    made = fast.folded_learner(network, Descent(0.1))
+    assert made is not None
+    return made
 
 
 def test_a_look_at_other_inputs_in_the_middle_of_a_step_does_not_change_the_step():
@@ -28,17 +32,17 @@ def test_a_look_at_other_inputs_in_the_middle_of_a_step_does_not_change_the_step
             if network is looking:
                 with torch.no_grad():
                     network.logits(("a", images(20 + step)), ("b", images(30 + step)))
-            network.descend(sum(h.square().mean() for h in outputs))
-    for name, value in plain.body.tensors().items():
-        assert torch.equal(value, looking.body.tensors()[name])
+            network.step(sum(h.square().mean() for h in outputs))
+    for name, value in plain.network().body.tensors.items():
+        assert torch.equal(value, looking.network().body.tensors[name])
 
 
 def test_every_step_learns_from_its_own_inputs():
     """Steps with equal shapes share a buffer; a step alone, from the same state, must do the same."""
     network = learner()
     for step in range(3):
-        fresh = network.settled().trainable(Descent(0.1))
+        fresh = fast.folded_learner(network.network(), Descent(0.1))
         for one in (network, fresh):
-            one.descend(sum(h.square().mean() for h in one.logits(("a", images(step)), ("b", images(10 + step)))))
-        for name, value in network.body.tensors().items():
-            assert torch.equal(value, fresh.body.tensors()[name])
+            one.step(sum(h.square().mean() for h in one.logits(("a", images(step)), ("b", images(10 + step)))))
+        for name, value in network.network().body.tensors.items():
+            assert torch.equal(value, fresh.network().body.tensors[name])

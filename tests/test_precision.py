@@ -1,4 +1,4 @@
-"""`mixed="auto"`: bfloat16 where the device has it, decided once."""
+"""`mixed_precision="auto"`: bfloat16 where the device has it, decided once."""
 
 import json
 
@@ -24,13 +24,13 @@ def fast(request, monkeypatch):
 
 
 def small(mixed):
-    return Agent("seq", "resnet18", width=2, epochs=1, batch_size=4, mixed=mixed)
+    return Agent("seq", "resnet18", width=2, epochs=1, batch_size=4, mixed_precision=mixed)
 
 
 def test_auto_is_what_the_cpu_has_and_shows_in_the_settings(fast):
-    assert small("auto").settings["mixed"] is fast
+    assert small("auto").settings["mixed_precision"] is fast
     assert small("auto").digest() == small(fast).digest()
-    assert small(False).settings["mixed"] is False
+    assert small(False).settings["mixed_precision"] is False
 
 
 def test_a_saved_agent_computes_as_it_did_where_it_was_made(fast, monkeypatch):
@@ -40,7 +40,7 @@ def test_a_saved_agent_computes_as_it_did_where_it_was_made(fast, monkeypatch):
     agent.learn("1", x, y)
     monkeypatch.setattr(blueprint, "bfloat16_is_fast", lambda device: not fast)  # a different machine
     opened = Agent.from_state(saved)
-    assert opened.settings["mixed"] is fast
+    assert opened.settings["mixed_precision"] is fast
     opened.learn("1", x, y)
     assert opened.digest() == agent.digest()
 
@@ -52,18 +52,22 @@ def test_anything_else_is_refused_and_auto_is_named(mixed):
 
 
 def test_auto_is_for_settings_that_have_it_only():
-    with pytest.raises(BadSetting, match="whole number"):
+    with pytest.raises(BadSetting, match="integer"):
         Agent("seq", "resnet18", width="auto")
 
 
 def test_the_commands_take_auto(fast, tmp_path):
-    sized = with_settings(profile("split-cifar10", "smoke"), ["network=resnet18", "mixed=auto"], ["seq"])
-    assert Agent("seq", sized.network, **sized.for_method("seq", ["mixed"])).settings["mixed"] is fast
+    sized = with_settings(profile("split-cifar10", "smoke"), ["network=resnet18", "mixed_precision=auto"], ["seq"])
+    assert (
+        Agent("seq", sized.network, **sized.for_method("seq", ["mixed_precision"])).settings["mixed_precision"] is fast
+    )
     store = str(tmp_path / "store")
-    made = CliRunner().invoke(app, ["init", store, "--method", "seq", "--network", "resnet18", "--set", "mixed=auto"])
+    made = CliRunner().invoke(
+        app, ["init", store, "--method", "seq", "--network", "resnet18", "--set", "mixed_precision=auto"]
+    )
     assert made.exit_code == 0, made.output
     status = CliRunner().invoke(app, ["status", store, "--json"])
-    assert json.loads(status.output)["settings"]["mixed"] is fast
+    assert json.loads(status.output)["settings"]["mixed_precision"] is fast
 
 
 @pytest.mark.parametrize(
@@ -97,4 +101,4 @@ def test_a_device_of_which_nothing_is_known_computes_in_float32():
 
 def test_without_linux_torch_is_asked(tmp_path):
     assert precision.cpu_flags(tmp_path / "none") <= {"avx512_bf16", "amx_bf16"}
-    assert clpu.Agent("seq", "resnet18", mixed="auto").settings["mixed"] in (True, False)
+    assert clpu.Agent("seq", "resnet18", mixed_precision="auto").settings["mixed_precision"] in (True, False)

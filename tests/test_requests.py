@@ -1,12 +1,13 @@
-"""Streams, their counterfactuals and the ledger."""
+"""Streams, their counterfactuals, and what a request means for the active tasks."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import clpu
-from clpu import AlreadyLearned, BadRequest, CannotForgetRemembered, Request, Stream, UnknownTask
-from clpu.requests import Entry, Instruction, Ledger
+from clpu import AlreadyLearned, BadRequest, CannotForget, Request, Stream, UnknownTask
+from clpu.requests import Instruction, meaning
+from clpu.testing import TINY, run_stream
 from strategies import streams
 
 
@@ -55,8 +56,6 @@ def test_the_papers_streams_and_their_counterfactuals():
         ("1r", BadRequest, "'r'"),
         ("'1R", BadRequest, "quotation"),
         ("1F", UnknownTask, "request 1"),
-        ("1R 1F", CannotForgetRemembered, "request 2"),
-        ("1T 1R 1F", CannotForgetRemembered, "request 3"),
         ("1T 1T", AlreadyLearned, "request 2"),
         ("1R 1T", AlreadyLearned, "request 2"),
         ("1T 1F 1F", UnknownTask, "request 3"),
@@ -65,6 +64,33 @@ def test_the_papers_streams_and_their_counterfactuals():
 def test_an_illegal_stream_is_refused_with_its_place(text, error, says):
     with pytest.raises(error, match=says):
         Stream(text)
+
+
+@pytest.mark.parametrize(("text", "says"), [("1R 1F", "request 2"), ("1T 1R 1F", "request 3")])
+def test_forgetting_a_permanent_task_is_legal_for_methods_that_forget_any_task_only(text, says):
+    for forgets in ("tasks", "records"):
+        assert Stream(text).check(forgets) == Stream(text)
+    for forgets in ("nothing", "temporary"):
+        with pytest.raises(CannotForget, match=says):
+            Stream(text).check(forgets)
+
+
+@given(streams())
+def test_what_is_legal_for_temporary_tasks_is_legal_for_all_methods(stream):
+    for forgets in ("nothing", "temporary", "tasks", "records"):
+        assert stream.check(forgets) == stream
+
+
+@given(streams(forgets="tasks"))
+def test_a_stream_is_refused_just_where_it_first_forgets_a_permanent_task(stream):
+    status = {}
+    for number, request in enumerate(stream, 1):
+        if request.instruction is Instruction.FORGET and status[request.task] == "R":
+            with pytest.raises(CannotForget, match=rf"request {number} "):
+                stream.check("temporary")
+            return
+        status[request.task] = request.instruction.value
+    stream.check("temporary")
 
 
 @given(st.text(max_size=20))
@@ -77,20 +103,38 @@ def test_any_text_is_a_stream_or_a_typed_error(text):
 
 
 def test_remembering_again_is_legal_and_does_nothing():
-    ledger = Ledger({"1": Entry(Instruction.REMEMBER)})
-    assert ledger.admit(Request.parse("1R")) == "nothing"
+    assert meaning(Request.parse("1R"), {"1": "R"}) == "nothing"
     assert str(Stream("1R 1R 1R")) == "1R 1R 1R"
 
 
-def test_the_ledger_keeps_the_order_of_learning():
-    ledger = Ledger()
-    for task in "312":
-        ledger.learned(task, Entry(Instruction.TEMPORARY))
-    ledger.kept("1")
-    ledger.forgotten("3")
-    assert list(ledger) == ["1", "2"]
-    assert ledger.remembered == ["1"]
-    assert ledger.temporary == ["2"]
+@pytest.mark.parametrize(
+    ("request_text", "active", "means"),
+    [
+        ("1R", {}, "learn"),
+        ("1T", {"2": "R"}, "learn"),
+        ("1R", {"1": "T"}, "keep"),
+        ("1R", {"1": "R"}, "nothing"),
+        ("1F", {"1": "T"}, "forget"),
+        ("1F", {"1": "R"}, "forget"),
+        ("1F", {"2": "T"}, UnknownTask),
+        ("1T", {"1": "T"}, AlreadyLearned),
+        ("1T", {"1": "R"}, AlreadyLearned),
+    ],
+)
+def test_what_a_request_means_depends_on_the_active_tasks(request_text, active, means):
+    if isinstance(means, str):
+        assert meaning(Request.parse(request_text), active) == means
+    else:
+        with pytest.raises(means):
+            meaning(Request.parse(request_text), active)
+
+
+def test_the_order_of_learning_is_not_kept():
+    one, other = (run_stream(text, "ind", **TINY) for text in ("3T 1T 2T 1R 3F", "2T 1R"))
+    assert list(one.tasks.items()) == list(other.tasks.items()) == [("1", "R"), ("2", "T")]
+    assert one.state().remembered == ["1"]
+    assert one.state().temporary == ["2"]
+    assert one.digest() == other.digest()
 
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "x" * 101, "a\nb", "a\x00b", "\ud800", "\u202eevil", 3, None, b"x"])

@@ -25,8 +25,8 @@ from clpu.bench.engine import Event
 from clpu.bench.pieces import Piece
 from clpu.cli import app
 from clpu.data import cli as data_cli
-from clpu.data.fetch import Step
-from clpu.methods import METHODS, files
+from clpu.data.fetch import FetchProgress
+from clpu.methods import METHODS, plugins
 from clpu.store.keys import Keys
 from clpu.store.receipt import Receipt
 
@@ -87,8 +87,8 @@ def registry():
     yield
     METHODS.clear()
     METHODS.update(before)
-    files.LOADED.clear()
-    files.CHECKSUMS.clear()
+    plugins.LOADED.clear()
+    plugins.CHECKSUMS.clear()
 
 
 @given(st.text())
@@ -115,7 +115,7 @@ def test_fitted_text_can_be_encoded_and_is_unchanged_where_it_could_be(text, enc
     ("arguments", "says"),
     [
         (("status", "{store}"), r"[/] [bold]"),
-        (("verify", "{store}"), r"note: stray\x1b[2J\n[b] is not ours"),
+        (("verify", "{store}"), r"note: stray\x1b[2J\n[b] is not a file of the store"),
         (("verify-receipt", "{folder}/receipt.json"), r"task\x1b[31m: [/]\u202e"),
         (("predict", "{store}", TASK, "--data", "{folder}/data.npz", "--out", "{no}/out.csv"), LITERAL_PATH),
         (("learn", "{store}", "new", "--data", "{no}.npz"), LITERAL_PATH),
@@ -209,8 +209,8 @@ def test_progress_bars_are_literal_and_can_be_drawn(monkeypatch, encoding):
         display.bars.refresh()
         display(Event("failed", piece.name, reason="[/] \x1b[2J"))
     with data_cli._shown() as show:
-        show(Step("[/]\x1b[2J", "fetching", 1, 2))
-        show(Step("[/]\x1b[2J", "failed", failed=True))
+        show(FetchProgress("[/]\x1b[2J", "fetching", 1, 2))
+        show(FetchProgress("[/]\x1b[2J", "failed", failed=True))
     drawn = screen.drawn()
     assert r"[/]m\u202e actual" in drawn
     assert r"[/] \x1b[2J" in drawn

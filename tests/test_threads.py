@@ -16,6 +16,7 @@ import torch
 
 import clpu
 from clpu import threads
+from clpu.networks.network import Network
 from clpu.testing import make_task
 
 #: Wide enough for torch to divide the work among threads, and then to add in a different order.
@@ -77,9 +78,8 @@ def test_predictions_are_computed_with_the_threads_that_the_agent_has(monkeypatc
     agent = clpu.Agent(hidden=(8,), epochs=1)
     learn(agent)
     seen = []
-    network = type(agent._method.main)
-    evaluate = network.evaluate
-    monkeypatch.setattr(network, "evaluate", lambda *args: (seen.append(torch.get_num_threads()), evaluate(*args))[1])
+    evaluate = Network.evaluate
+    monkeypatch.setattr(Network, "evaluate", lambda *args: (seen.append(torch.get_num_threads()), evaluate(*args))[1])
     agent.predict("1", make_task("1")[0])
     assert seen == [1]
     assert counts() == (2, 3)

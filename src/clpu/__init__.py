@@ -20,7 +20,7 @@ from clpu.errors import (
     BadSetting,
     BadState,
     BadStore,
-    CannotForgetRemembered,
+    CannotForget,
     Diverged,
     Error,
     MissingPackage,
@@ -33,7 +33,8 @@ from clpu.requests import Instruction, Request, Stream
 if TYPE_CHECKING:
     from clpu.agent import Agent, Progress
     from clpu.methods import METHODS, Method, register
-    from clpu.store import open
+    from clpu.networks.blueprint import register_network
+    from clpu.store import open as open
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _LATER = {
     "METHODS": "methods",
     "Method": "methods",
     "register": "methods",
+    "register_network": "networks.blueprint",
 }
 
 __all__ = [
@@ -59,7 +61,7 @@ __all__ = [
     "BadSetting",
     "BadState",
     "BadStore",
-    "CannotForgetRemembered",
+    "CannotForget",
     "Diverged",
     "Error",
     "Instruction",
@@ -71,8 +73,8 @@ __all__ = [
     "StoreLocked",
     "Stream",
     "UnknownTask",
-    "open",
     "register",
+    "register_network",
 ]
 
 

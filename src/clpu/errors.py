@@ -23,7 +23,7 @@ class AlreadyLearned(Error, ValueError):
     """The task is alive already, so it cannot be learned a second time."""
 
 
-class CannotForgetRemembered(Error, ValueError):
+class CannotForget(Error, ValueError):
     """The task was remembered for good (R); only temporary tasks (T) can be forgotten."""
 
 

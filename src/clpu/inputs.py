@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from clpu.errors import BadData
+from clpu.learning.batches import Examples
 from clpu.networks.blueprint import Inputs
-from clpu.training import Examples
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -21,7 +21,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, tor
 def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.device) -> Tensor:
     """Inputs (n, *input): bytes stay bytes (images, taken as 0 to 1 later), all else becomes float32.
 
-    With `tokens` (a user's own module), whole numbers other than bytes stay whole numbers.
+    With `tokens` (a user's own module), integers other than bytes stay integers.
     """
     tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x, "inputs")
     if tensor.dim() < 2:
@@ -41,20 +41,20 @@ def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.dev
     elif tensor.dtype != torch.uint8:
         tensor = tensor.to(torch.int64 if tokens else torch.float32)
     if expected is not None and tokens and (tensor.dtype == torch.int64) != expected.integer:
-        wanted = "whole numbers" if expected.integer else "floats or bytes"
+        wanted = "integers" if expected.integer else "floats or bytes"
         raise BadData(f"inputs must be {wanted}, as the tasks before had, got {tensor.dtype}")
     return tensor.to(device)
 
 
 def read_labels(y: Any, count: int) -> Tensor:
-    """Labels (n,): any whole numbers."""
+    """Labels (n,): any integers."""
     if y is None:
         raise BadData("labels are missing: hand in x and y, or a torch Dataset of (x, y) pairs")
     tensor = _as_tensor(y, "labels")
     if tensor.dtype not in _INTEGERS:
-        raise BadData(f"labels must be whole numbers, got {tensor.dtype}; convert them with y.astype(int)")
+        raise BadData(f"labels must be integers, got {tensor.dtype}; convert them with y.astype(int)")
     if tensor.shape != (count,):
-        raise BadData(f"expected one label an input, shape ({count},), got {tuple(tensor.shape)}")
+        raise BadData(f"expected one label per input, shape ({count},), got {tuple(tensor.shape)}")
     return tensor.to(torch.int64)
 
 
@@ -121,5 +121,5 @@ def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
     if len(shapes) > 1:
         raise BadData(f"all inputs of the Dataset must have one shape, got {sorted(shapes)[:5]}")
     if any(label.numel() != 1 for label in labels):
-        raise BadData("the Dataset must give one whole number as label of each input")
+        raise BadData("the Dataset must give one integer as label of each input")
     return torch.stack(inputs), torch.cat(labels)

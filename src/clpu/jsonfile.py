@@ -151,7 +151,7 @@ class Fields:
         return str(self._required(key, str, "a text"))
 
     def integer(self, key: str) -> int:
-        value = int(self._required(key, int, "a whole number"))
+        value = int(self._required(key, int, "an integer"))
         if abs(value) > LARGEST_NUMBER:
             raise BadRun(f"{self.where}: {key} is larger than any number there could be")
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,11 +37,39 @@ class DataUsed:
 
 
 @dataclass(frozen=True)
+class MethodAbout:
+    """What tables show about a method, taken from its class when the run was made.
+
+    `forgets` is the trait of `Method` ("" if it was not recorded), `position` the method's place among those that were
+    registered.
+    """
+
+    label: str
+    forgets: str = ""
+    upper_bound: bool = False
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.label) <= 80 or not self.label.isprintable() or self.label != self.label.strip():
+            raise BadRun(f"{self.label!r:.100} cannot be a method's label: 1 to 80 printable characters")
+        if self.forgets not in ("", "nothing", "temporary", "tasks", "records"):
+            raise BadRun(f"{self.forgets!r:.80} is not something that a method can forget")
+        if self.position < 0:
+            raise BadRun(f"a method's position must not be negative, got {self.position}")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the method forgets anything exactly."""
+        return self.forgets not in ("", "nothing")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a run was made, so that every number can be traced to it: `run.json`.
 
     `overrides` are the settings of `--set`, which make it another run than its profile says. `jobs` says for each job
-    which of `machines` computed it, or None if that was not recorded.
+    which of `machines` computed it, or None if that was not recorded. `methods_about` is what tables show about each
+    method; older runs lack it.
     """
 
     stream: str
@@ -61,6 +89,7 @@ class Recipe:
     overrides: tuple[str, ...] = ()
     machines: tuple[Machine, ...] = ()
     jobs: Mapping[str, int | None] = field(default_factory=dict)
+    methods_about: Mapping[str, MethodAbout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         try:
@@ -69,7 +98,7 @@ class Recipe:
             raise BadRun(f"the recipe's requests cannot be read: {error}") from None
         if not self.seeds:
             raise BadRun("the recipe has no seeds")
-        for method in self.methods:
+        for method in [*self.methods, *self.methods_about]:
             check_method(method)
         for what, name in (("stream", self.stream), ("profile", self.profile), ("data set", self.data.name)):
             if not _TITLE.fullmatch(name):
@@ -92,10 +121,30 @@ class Recipe:
         numbers = dict.fromkeys(number for job, number in self.jobs.items() if method_of(job) == method)
         return [None if number is None else self.machines[number] for number in numbers or [None]]
 
+    def about(self, method: str) -> MethodAbout:
+        """Return what tables show about a method; of one that was not recorded, its name."""
+        return self.methods_about.get(method) or MethodAbout(method)
+
+    def in_order(self, methods: Iterable[str]) -> list[str]:
+        """Sort methods as tables list them: by recorded position, then in the recipe's order.
+
+        Methods whose position was not recorded come last.
+        """
+        listed = list(self.methods)
+
+        def place(method: str) -> tuple[int, int, int]:
+            known = self.methods_about.get(method)
+            order = listed.index(method) if method in listed else len(listed)
+            return (known is None, known.position if known else 0, order)
+
+        return sorted(methods, key=place)
+
     def to_json(self) -> dict[str, Any]:
         data = {**vars(self.data), "classes": list(self.data.classes)}
         machines = [machine.to_json() for machine in self.machines]
-        return {"format": FORMAT, "version": VERSION, **vars(self), "data": data, "machines": machines}
+        about = {method: vars(facts) for method, facts in self.methods_about.items()}
+        top = {"format": FORMAT, "version": VERSION, **vars(self), "data": data, "machines": machines}
+        return {**top, "methods_about": about}
 
     @classmethod
     def from_json(cls, value: Any, where: str = "run.json") -> Recipe:
@@ -139,6 +188,7 @@ class Recipe:
                 for number, record in enumerate(top.items("machines") if "machines" in top.value else [])
             ),
             jobs=_jobs(top.fields("jobs")) if "jobs" in top.value else {},
+            methods_about=_methods_about(top.fields("methods_about")) if "methods_about" in top.value else {},
         )
 
 
@@ -146,10 +196,21 @@ def _jobs(fields: Fields) -> dict[str, int | None]:
     return {job: None if number is None else fields.integer(job) for job, number in fields.value.items()}
 
 
+def _methods_about(fields: Fields) -> dict[str, MethodAbout]:
+    found = {}
+    for method in fields.value:
+        one = fields.fields(method)
+        upper_bound = one.optional("upper_bound", False)
+        if not isinstance(upper_bound, bool):
+            raise BadRun(f"upper_bound of the method {method!r:.80} must be true or false")
+        found[method] = MethodAbout(one.text("label"), one.text("forgets"), upper_bound, one.integer("position"))
+    return found
+
+
 def method_of(job: str) -> str:
     """The method that a job belongs to, from the job's name.
 
-    >>> method_of("clpu-der++--never-6--1000")
+    >>> method_of("clpu-der++--counterfactual-6--1000")
     'clpu-der++'
     """
     return job.partition("--")[0]

@@ -1,22 +1,24 @@
-"""Requests, streams of requests, and the ledger of the tasks that are alive (Ψ in the paper)."""
+"""Requests, streams of requests, and what a request means for the tasks that are active (Ψ in the paper)."""
 
 from __future__ import annotations
 
 import shlex
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import overload
 
-from clpu.errors import AlreadyLearned, BadRequest, CannotForgetRemembered, UnknownTask
+from clpu.errors import AlreadyLearned, BadRequest, CannotForget, UnknownTask
 
 LONGEST_NAME = 100
 
-#: Streams that have a name. The paper prints one and its authors ran the other; see docs/methods.md.
+#: Streams that have a name. The paper prints one and its authors ran the other (docs/methods.md); audits use the last,
+#: in which everything is forgotten once, and tasks are kept and learned after a forget (docs/audit.md).
 NAMED_STREAMS = {
     "clpu-2022": "1R 2T 3T 4R 2R 3F 5T 5F",
     "clpu-2022-as-printed": "1R 2T 3T 4R 1R 2F 5T 5F",
+    "clpu-audit": "1T 1F 2R 3T 4T 5R 4F 3R 1R",
 }
 
 
@@ -38,7 +40,7 @@ def check_name(task: object) -> str:
     'clinic 7 / left knee'
     """
     if not isinstance(task, str):
-        raise BadRequest(f"a task's name is a text, got {type(task).__name__}: {task!r:.80}")
+        raise BadRequest(f"a task's name must be a string, got {type(task).__name__}: {task!r:.80}")
     if not task or task != task.strip():
         raise BadRequest(f"a task's name must not be empty or begin or end with a space, got {task!r:.80}")
     if len(task) > LONGEST_NAME:
@@ -50,9 +52,9 @@ def check_name(task: object) -> str:
 
 
 def _words(text: object) -> list[str]:
-    """A text cut at its spaces, quotes respected."""
+    """A string split at its spaces, quotes respected."""
     if not isinstance(text, str):
-        raise BadRequest(f"a request is a text such as '5T', got {type(text).__name__}")
+        raise BadRequest(f"a request is a string such as '5T', got {type(text).__name__}")
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -101,107 +103,45 @@ class Request:
         return shlex.quote(self.task) + self.instruction.value
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What the ledger knows of a task that is alive."""
+def meaning(request: Request, active: Mapping[str, str], forgets: str = "tasks") -> str:
+    """What a request means for an agent with these active tasks: `learn`, `keep`, `nothing` or `forget`.
 
-    status: Instruction
-    labels: tuple[int, ...] = ()
-    steps: int = 0
+    A typed error if it is not legal. `forgets` is what the agent's method forgets exactly; only `tasks` and `records`
+    include a task that is remembered.
 
-
-class Ledger:
-    """The tasks alive now, in the order in which they were learned: Ψ.
-
-    `admit` says what a request would do, or refuses it, and changes nothing; `learned`, `kept` and
-    `forgotten` record what was done.
-
-    >>> ledger = Ledger()
-    >>> ledger.learned("1", Entry(Instruction.TEMPORARY))
-    >>> ledger.admit(Request.parse("1R"))
+    >>> meaning(Request.parse("1R"), {"1": "T"})
     'keep'
     """
-
-    def __init__(self, entries: dict[str, Entry] | None = None) -> None:
-        self.entries: dict[str, Entry] = dict(entries or {})
-
-    def __contains__(self, task: object) -> bool:
-        return task in self.entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __getitem__(self, task: str) -> Entry:
-        try:
-            return self.entries[task]
-        except KeyError:
-            raise UnknownTask(self._unknown(task)) from None
-
-    def _unknown(self, task: str) -> str:
-        known = ", ".join(repr(t) for t in list(self.entries)[:10]) or "none"
-        return f"there is no task {task!r}; tasks alive: {known}{' …' if len(self) > 10 else ''}"
-
-    @property
-    def remembered(self) -> list[str]:
-        """The tasks with status R."""
-        return [t for t, entry in self.entries.items() if entry.status is Instruction.REMEMBER]
-
-    @property
-    def temporary(self) -> list[str]:
-        """The tasks with status T."""
-        return [t for t, entry in self.entries.items() if entry.status is Instruction.TEMPORARY]
-
-    def admit(self, request: Request) -> str:
-        """What the request means now: `learn`, `keep`, `nothing` or `forget`; a typed error if it is not legal."""
-        task, entry = request.task, self.entries.get(request.task)
-        if request.instruction is Instruction.FORGET:
-            if entry is None:
-                raise UnknownTask(self._unknown(task))
-            if entry.status is Instruction.REMEMBER:
-                raise CannotForgetRemembered(
-                    f"task {task!r} was remembered for good; only a temporary task can be forgotten"
-                )
-            return "forget"
-        if entry is None:
-            return "learn"
-        if request.instruction is Instruction.TEMPORARY:
-            raise AlreadyLearned(
-                f"task {task!r} is alive already (status {entry.status}); "
-                "forget it first if it is temporary, or use another name"
+    task, status = request.task, active.get(request.task)
+    if request.instruction is Instruction.FORGET:
+        if status is None:
+            raise UnknownTask(unknown(task, active))
+        if status == "R" and forgets not in ("tasks", "records"):
+            raise CannotForget(
+                f"task {task!r} is permanent, and this agent's method forgets temporary tasks only; "
+                "a method that keeps tasks apart, such as 'ind', forgets any task"
             )
-        return "keep" if entry.status is Instruction.TEMPORARY else "nothing"
+        return "forget"
+    if status is None:
+        return "learn"
+    if request.instruction is Instruction.TEMPORARY:
+        raise AlreadyLearned(
+            f"task {task!r} already exists (status {status}); "
+            "forget it first if it is temporary, or use a different name"
+        )
+    return "keep" if status == "T" else "nothing"
 
-    def apply(self, request: Request) -> str:
-        """Record a request of which nothing but the instruction is known; returns what it meant."""
-        meaning = self.admit(request)
-        if meaning == "learn":
-            self.learned(request.task, Entry(request.instruction))
-        elif meaning == "keep":
-            self.kept(request.task)
-        elif meaning == "forget":
-            self.forgotten(request.task)
-        return meaning
 
-    def learned(self, task: str, entry: Entry) -> None:
-        self.entries[task] = entry
-
-    def kept(self, task: str) -> None:
-        self.entries[task] = replace(self.entries[task], status=Instruction.REMEMBER)
-
-    def forgotten(self, task: str) -> None:
-        del self.entries[task]
-
-    def copy(self) -> Ledger:
-        return Ledger(self.entries)
+def unknown(task: str, active: Collection[str]) -> str:
+    """The message about a task that is not active."""
+    listed = ", ".join(repr(t) for t in list(active)[:10]) or "none"
+    return f"unknown task {task!r}; active tasks: {listed}{' …' if len(active) > 10 else ''}"
 
 
 class Stream(Sequence[Request]):
     """A legal list of requests.
 
-    Takes a text, the name of a known stream, or requests. A name with spaces is quoted: `"'my task'T"`.
+    Takes a string, the name of a known stream, or requests. A name with spaces is quoted: `"'my task'T"`.
 
     >>> Stream("1R 2T 3T 4R 2R 3F 5T 5F").counterfactual()
     Stream('1R 2T 4R 2R')
@@ -216,16 +156,22 @@ class Stream(Sequence[Request]):
         elif isinstance(requests, Iterable):
             self.requests = tuple(r if isinstance(r, Request) else Request.parse(r) for r in requests)
         else:
-            raise BadRequest(f"a stream is a text or a list of requests, got {type(requests).__name__}")
-        self._check()
+            raise BadRequest(f"a stream is a string or a list of requests, got {type(requests).__name__}")
+        self.check()
 
-    def _check(self) -> None:
-        ledger = Ledger()
+    def check(self, forgets: str = "tasks") -> Stream:
+        """Refuse what is not legal for a method that forgets so much exactly; returns the stream."""
+        active: dict[str, str] = {}
         for number, request in enumerate(self.requests, 1):
             try:
-                ledger.apply(request)
-            except (UnknownTask, AlreadyLearned, CannotForgetRemembered) as error:
+                what = meaning(request, active, forgets)
+            except (UnknownTask, AlreadyLearned, CannotForget) as error:
                 raise type(error)(f"request {number} ({request}) is not legal here: {error}") from None
+            if what == "forget":
+                del active[request.task]
+            elif what != "nothing":
+                active[request.task] = request.instruction.value
+        return self
 
     @property
     def forgets(self) -> list[int]:

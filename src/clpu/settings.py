@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import math
@@ -14,7 +15,7 @@ from clpu.errors import BadSetting
 
 S = TypeVar("S")
 
-#: No setting is a larger whole number than this.
+#: No integer setting is larger than this.
 LARGEST = 2**53
 
 
@@ -37,13 +38,14 @@ class Training:
     """What every method has; the paper's values for MNIST are the defaults."""
 
     epochs: int = setting(10, "passes over a task's data", at_least=1)
-    batch_size: int = setting(32, "examples a step, at most", at_least=1)
-    lr: float = setting(0.01, "learning rate of SGD", above=0)
-    weight_decay: float = setting(0.0005, "weight decay of SGD", at_least=0)
+    batch_size: int = setting(32, "maximum batch size", at_least=1)
+    optimizer: str = setting("sgd", "how parameters descend", choices=("sgd", "momentum", "adam", "adamw"))
+    lr: float = setting(0.01, "learning rate", above=0)
+    weight_decay: float = setting(0.0005, "weight decay", at_least=0)
     augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
 
 
-def known(*classes: type) -> dict[str, dataclasses.Field[Any]]:
+def setting_fields(*classes: type) -> dict[str, dataclasses.Field[Any]]:
     """All settings of some settings classes, by name."""
     return {f.name: f for cls in classes for f in dataclasses.fields(cls)}
 
@@ -58,7 +60,7 @@ def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[]
         ...
     clpu.errors.BadSetting: epochs must be at least 1, got 0
     """
-    fields = known(cls)
+    fields = setting_fields(cls)
     hints = typing.get_type_hints(cls)
     refuse_unknown(values, fields)
     for name, find_out in (auto or {}).items():
@@ -67,8 +69,23 @@ def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[]
     return cls(**{name: _checked(name, hints[name], fields[name], value) for name, value in values.items()})
 
 
+def parse_value(text: str) -> Any:
+    """The value of a setting from the command line: a number, a boolean or a list where the text is one, else the text.
+
+    >>> parse_value("0.1"), parse_value("true"), parse_value("(20, 20)"), parse_value("20,20"), parse_value("adam")
+    (0.1, True, (20, 20), (20, 20), 'adam')
+    """
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
 def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> None:
-    """Refuse a name that is no setting, and say what the settings are."""
+    """Refuse a name that is not a setting, and say what the settings are."""
     for name in values:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1)
@@ -101,7 +118,7 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
 
 
 #: Types of settings as people call them.
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 
 
 def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
@@ -112,5 +129,5 @@ def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
             return tuple(value)
         if kind is float and all(type(v) in (int, float) and abs(v) < LARGEST for v in value):
             return tuple(float(v) for v in value)
-    wanted = "one or more positive whole numbers" if kind is int else "finite numbers"
+    wanted = "one or more positive integers" if kind is int else "finite numbers"
     raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

@@ -30,7 +30,7 @@ from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
 from clpu.bench.pieces import write_arrays
 from clpu.bench.profiles import profile, with_overrides
-from clpu.errors import BadData, BadRun, BadSetting
+from clpu.errors import BadData, BadRun, BadSetting, CannotForget
 from clpu.jsonfile import dumps
 from clpu.requests import Stream
 from clpu.testing import make_task
@@ -55,14 +55,14 @@ def finished(tmp_path_factory):
 
 def test_the_two_groups_are_independent_and_twins_have_the_same_seeds():
     made = planned("seq").probes["seq"]
-    seeds = {group: {s for p in made if p.group.startswith(group) for s in p.seeds} for group in ("actual", "never")}
-    assert not seeds["actual"] & seeds["never"]
+    seeds = {group: {s for p in made if p.group.startswith(group) for s in p.seeds} for group in ("actual", "counter")}
+    assert not seeds["actual"] & seeds["counter"]
     twins = [p for p in made if p.group.startswith("bits")]
     assert len({p.seeds for p in twins}) == 1
     assert {p.requests for p in twins} == {"1R 2T 2F 3T 3F", "1R"}
 
 
-def test_every_forget_is_seen_beside_its_own_counterfactual():
+def test_every_forget_request_is_compared_with_its_own_counterfactual():
     made = list(probes("seq", Stream("1R 2T 3T 2F 4R 3F"), planned("seq").data, DESIGN, "mlp", SETTINGS, "cpu"))
     seen = {p.requests: p.sights for p in made if p.sights}
     assert seen == {
@@ -99,9 +99,9 @@ def test_the_estimated_time_grows_with_the_work_and_with_the_time_of_a_step(monk
 def test_the_verdicts_tell_an_exact_method_from_another(finished):
     found = auditing.read_audit(finished).findings
     assert verdict(found["clpu-der++"]).kind == EXACT
-    assert all(bits.digest == bits.digest_without for bits in found["clpu-der++"].bits)
+    assert all(bits.digest == bits.digest_counterfactual for bits in found["clpu-der++"].bits)
     assert not found["seq"].exact
-    assert any(part.startswith("main/body") for part in found["seq"].bits[0].differing)
+    assert any(part.startswith("shared/body") for part in found["seq"].bits[0].differing)
 
 
 def test_all_attacks_are_made_at_every_forget(finished):
@@ -142,7 +142,7 @@ def test_another_method_is_added_to_a_folder_but_another_design_is_refused(tmp_p
     auditing.run(planned("ind"), tmp_path)
     auditing.run(planned("seq"), tmp_path)
     assert list(auditing.read_audit(tmp_path).findings) == ["ind", "seq"]
-    with pytest.raises(BadRun, match="another design"):
+    with pytest.raises(BadRun, match="different design"):
         auditing.run(planned("seq", design=dataclasses.replace(DESIGN, runs=5)), tmp_path)
     with pytest.raises(BadRun, match="other settings"):
         auditing.run(planned("seq", requests="1R 2T 2F"), tmp_path)
@@ -186,7 +186,7 @@ def test_findings_of_an_unknown_form_are_refused(tmp_path, finished):
     (tmp_path / "findings").mkdir()
     (tmp_path / "audit.json").write_text((finished / "audit.json").read_text())
     auditing.findings_path(tmp_path, "seq").write_text('{"format": "something"}')
-    with pytest.raises(BadRun, match="does not hold findings"):
+    with pytest.raises(BadRun, match="not a file of findings"):
         auditing.read_audit(tmp_path)
 
 
@@ -304,6 +304,7 @@ def test_an_audit_leaves_the_agents_randomness_alone():
     [
         (TASKS, "1R 2R", {}, BadSetting, "nothing is forgotten"),
         (TASKS, "1R 9T 9F", {}, BadSetting, "the requests name 9"),
+        (TASKS, "1R 1F", {}, CannotForget, "request 2"),
         (TASKS, "1R 2T 2F", {"runs": 3}, BadSetting, "4 to"),
         (TASKS, "1R 2T 2F", {"error_rate": 0}, BadSetting, "error_rate"),
         ({"1": (np.zeros((4, 2)),)}, "1T 1F", {}, BadData, "train_x"),
@@ -319,7 +320,7 @@ def test_a_method_that_fails_is_told_with_its_reason():
     class Broken(clpu.METHODS["seq"]):
         name = "broken"
 
-        def learn(self, task, data, temporary):
+        def learn(self, state, task, data, temporary):
             raise RuntimeError("this method is broken")
 
     with pytest.raises(BadRun, match="this method is broken"):
@@ -335,7 +336,7 @@ def test_the_package_itself_can_be_called():
 
 def test_the_program_says_what_it_costs_then_audits_and_resumes(tmp_path):
     code = "import sys; from clpu.cli import main; sys.argv[0] = 'clpu'; main()"
-    command = [sys.executable, "-c", code, "audit", "--profile", "smoke", "--methods", "ind", "--seeds", "4"]
+    command = [sys.executable, "-c", code, "audit", "--profile", "smoke", "--methods", "ind", "--runs", "4"]
     command += ["--requests", "1R 2T 2F", "--set", "train=96", "--out", "mine", "--workers", "1", "--store"]
     environment = {**os.environ, "COLUMNS": "120"}
 

@@ -1,4 +1,4 @@
-"""An honest method is not accused more often than the stated error rate."""
+"""A method without a trace is not flagged more often than the stated error rate."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 from scipy import stats
 
 from clpu.audit.api import audit
-from clpu.audit.findings import Findings, Forgotten
-from clpu.audit.observed import Observed
+from clpu.audit.findings import Findings, ForgetFindings
+from clpu.audit.observations import Observations
 from clpu.audit.verdict import EXACT, NONE, TRACE, attack_all, verdict
 from clpu.methods.clpu_derpp import CLPUDERpp
 from clpu.testing import make_task
@@ -19,7 +19,7 @@ def group(rng, runs, centre):
     logits = centre["logits"] + luck + rng.normal(size=(runs, 12, 3))
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     relearning = np.clip(0.5 + 0.1 * luck[:, 0] + 0.1 * rng.normal(size=(runs, 5)), 0, 1)
-    return Observed(
+    return Observations(
         outputs=log_p,
         others=log_p[:, :, ::-1],
         features=rng.normal(size=(runs, 12, 4)) + luck,
@@ -36,16 +36,16 @@ def findings(rng, runs, error_rate, forgets=2, shift=0.0):
         centre = {"logits": rng.normal(size=(12, 3)), "confidence": rng.normal(size=20)}
         actual, never = group(rng, runs, centre), group(rng, runs, centre)
         if shift:
-            actual = Observed(**{**actual.arrays(), "confidence": actual.confidence + shift})
-        made.append(Forgotten(number + 1, str(number), "", attack_all(actual, never, [0, 1, 2, 3, 4])))
+            actual = Observations(**{**actual.arrays(), "confidence": actual.confidence + shift})
+        made.append(ForgetFindings(number + 1, str(number), "", attack_all(actual, never, [0, 1, 2, 3, 4])))
     return Findings("honest", False, runs, error_rate, (), tuple(made)).corrected()
 
 
 @pytest.mark.parametrize("runs", [6, 12])
-def test_a_method_without_a_trace_is_accused_at_most_at_the_error_rate(runs):
+def test_a_method_without_a_trace_is_flagged_at_most_at_the_error_rate(runs):
     rng, error_rate, repeats = np.random.default_rng(runs), 0.1, 40
-    accused = sum(verdict(findings(rng, runs, error_rate)).kind == TRACE for _ in range(repeats))
-    assert stats.binomtest(accused, repeats, error_rate, "greater").pvalue > 0.01, accused
+    flagged = sum(verdict(findings(rng, runs, error_rate)).kind == TRACE for _ in range(repeats))
+    assert stats.binomtest(flagged, repeats, error_rate, "greater").pvalue > 0.01, flagged
 
 
 def test_the_same_simulation_finds_a_method_that_has_one():
@@ -54,26 +54,26 @@ def test_the_same_simulation_finds_a_method_that_has_one():
     assert all(v.kind == TRACE and v.by[0] in ("membership", "threshold") for v in found)
 
 
-class Unpromising(CLPUDERpp):
-    """Exact, but it does not say so, and draws anew each time: the bits prove nothing, and attacks must judge it."""
+class Undeclared(CLPUDERpp):
+    """Exact, but not declared so, and with draws that depend on all before: attacks must judge it, not the bits."""
 
     name = "honest-but-not-bitwise"
-    exact = False
+    forgets = "nothing"
     draws = 0
 
-    def sources(self, task, purpose):
+    def generators(self, task, purpose):
         type(self).draws += 1
-        return super().sources(task, f"{purpose} {type(self).draws}")
+        return super().generators(task, f"{purpose} {type(self).draws}")
 
 
 @pytest.mark.parametrize("repetition", range(4))
-def test_an_honest_method_that_is_not_reproducible_is_not_accused(repetition, monkeypatch):
-    monkeypatch.setattr(Unpromising, "draws", 0)  # whichever of these tests ran before
+def test_a_method_without_a_trace_that_is_not_reproducible_is_not_flagged(repetition, monkeypatch):
+    monkeypatch.setattr(Undeclared, "draws", 0)
     tasks = {name: make_task(f"{name} {repetition}", 60) for name in ("1", "2", "3")}
-    result = audit(Unpromising, tasks, "1R 2T 3R 2F", runs=8, hidden=(12,), epochs=2, lr=0.1)
+    result = audit(Undeclared, tasks, "1R 2T 3R 2F", runs=8, hidden=(12,), epochs=2, lr=0.1)
     assert not result.findings.exact
     assert result.verdict.kind == NONE
-    assert "8 runs a group" in result.verdict.words
+    assert "8 agents per group" in result.verdict.explanation
 
 
 def test_a_proof_stands_whatever_attacks_say():

@@ -9,7 +9,7 @@ from test_bench_run import figures, tiny
 
 from clpu.bench import engine
 from clpu.bench.run import run
-from clpu.methods import METHODS, files
+from clpu.methods import METHODS, plugins
 from clpu.results import read_recipe
 
 pytestmark = pytest.mark.ray
@@ -59,7 +59,7 @@ def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_figures(cluster
 
 def test_a_failing_piece_is_told_and_a_later_run_goes_on(cluster, tmp_path):
     failures = run(tiny(overrides=["seq.lr=1e20"]), tmp_path, 2, performer=cluster.run_pieces)
-    assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
+    assert set(failures) == {"seq--actual--0", "seq--counterfactual-3--1000"}
     assert all("Diverged" in reason for reason in failures.values())
     assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["clpu-der++.json"]
 
@@ -74,10 +74,10 @@ def test_workers_record_what_computes_and_join_a_run_of_a_machine_that_computes_
 
 def test_a_users_method_reaches_the_cluster(cluster, tmp_path):
     source = b"import clpu\n@clpu.register\nclass Mine(clpu.METHODS['seq']):\n    name = 'mine-on-ray'\n"
-    files.load_source("mine.py", source)
+    plugins.load_source("mine.py", source)
     try:
         assert run(tiny(("mine-on-ray",)), tmp_path, 2, performer=cluster.run_pieces) == {}
         assert [p.name for p in (tmp_path / "results").glob("*.json")] == ["mine-on-ray.json"]
     finally:
-        checksum = files.CHECKSUMS.pop("mine-on-ray")
-        del METHODS["mine-on-ray"], files.LOADED[checksum]
+        checksum = plugins.CHECKSUMS.pop("mine-on-ray")
+        del METHODS["mine-on-ray"], plugins.LOADED[checksum]

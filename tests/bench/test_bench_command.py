@@ -97,7 +97,7 @@ def test_damaged_results_of_a_method_that_was_not_asked_for_take_no_table_away(c
     [
         (("bench", "rot-letters"), "rot-digits"),
         (("bench", "--set", "speed=3"), "Known settings"),
-        (("bench", "--requests", "1R 1F"), "CannotForgetRemembered"),
+        (("bench", "--requests", "1R 1F"), "CannotForget"),
         (("bench", "--workers", "0"), "at least 1"),
         (("bench", "--device", "abacus"), "abacus"),
         (("bench", "--methods", ""), "no method"),

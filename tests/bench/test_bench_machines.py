@@ -20,7 +20,7 @@ from clpu import BadRun, machine
 from clpu.bench import engine
 from clpu.bench import run as benchmark
 from clpu.bench.run import run
-from clpu.data import streams
+from clpu.data import benchmarks
 from clpu.report import write
 from clpu.report.terminal import show
 from clpu.results import read_recipe, read_run, write_result
@@ -282,7 +282,7 @@ def test_a_job_with_a_damaged_record_is_done_again(started, tmp_path, record):
         ),
         (lambda v: v["jobs"].update({"seq--actual--0": 7}), "names machine 7, and the recipe has 1 machines"),
         (lambda v: v["jobs"].update({"seq--actual--0": -1}), "names machine -1"),
-        (lambda v: v["jobs"].update({"seq--actual--0": True}), "seq--actual--0 should be a whole number"),
+        (lambda v: v["jobs"].update({"seq--actual--0": True}), "seq--actual--0 should be an integer"),
         (lambda v: v["jobs"].update({"<b>--actual--0": 0}), "cannot be the name of a job"),
     ],
 )
@@ -316,8 +316,8 @@ def test_an_old_run_of_this_project_says_that_its_machine_was_not_recorded():
 
 def test_tasks_that_are_rotated_differently_are_different_data(folder, monkeypatch):
     """A different Pillow, say; the data set itself is the same."""
-    angle = streams.rotation_angle
-    monkeypatch.setattr(streams, "rotation_angle", lambda *of: angle(*of) + 10)
+    angle = benchmarks.rotation_angle
+    monkeypatch.setattr(benchmarks, "rotation_angle", lambda *of: angle(*of) + 10)
     with pytest.raises(BadRun, match=r"data\.tasks_sha256"):
         run(tiny(), folder)
 

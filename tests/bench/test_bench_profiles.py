@@ -5,12 +5,12 @@ import pytest
 from clpu import BadNetwork, BadSetting
 from clpu.bench.plan import known_settings, plan, with_settings
 from clpu.bench.profiles import profile, with_overrides
-from clpu.data import STREAMS
+from clpu.data import BENCHMARKS
 
 KNOWN = {m: list(known_settings(m, "mlp")) for m in ("er", "ewc")}
 
 
-@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("stream", BENCHMARKS)
 @pytest.mark.parametrize("name", ["paper", "small", "smoke"])
 def test_every_stream_has_every_profile(stream, name):
     chosen = profile(stream, name)
@@ -29,9 +29,11 @@ def test_the_papers_settings_for_cifar():
 
 def test_overrides_are_typed_and_reach_one_method_or_all():
     base = profile("perm-mnist", "paper")
-    changed = with_overrides(base, ["lr=0.2", "er.memory=50", "hidden=(30,20)", "uniform=true", "train=500"], KNOWN)
+    changed = with_overrides(
+        base, ["lr=0.2", "er.memory=50", "hidden=(30,20)", "uniform_loss=true", "train=500"], KNOWN
+    )
     assert changed.for_method("er", KNOWN["er"]) == {
-        "epochs": 10, "lr": 0.2, "memory": 50, "hidden": (30, 20), "uniform": True,
+        "epochs": 10, "lr": 0.2, "memory": 50, "hidden": (30, 20), "uniform_loss": True,
     }  # fmt: skip
     assert changed.for_method("ewc", KNOWN["ewc"]) == {"epochs": 10, "lr": 0.2, "hidden": (30, 20)}
     assert changed.train == 500
@@ -69,7 +71,7 @@ def test_what_was_changed_is_kept_and_the_network_can_be_changed():
         with_settings(profile("rot-digits", "smoke"), ["network=brain"], ["er"])
 
 
-@pytest.mark.parametrize(("text", "says"), [("lr={[]:1}", "a number"), ("uniform=yes", "true or false")])
+@pytest.mark.parametrize(("text", "says"), [("lr={[]:1}", "a number"), ("uniform_loss=yes", "true or false")])
 def test_values_of_another_type_are_refused(text, says):
     chosen = with_settings(profile("rot-digits", "smoke"), [text], ["er"])
     with pytest.raises(BadSetting, match=says):

@@ -15,17 +15,17 @@ import torch
 import torch.nn.functional as F
 
 from clpu import Agent, BadData, BadRun, BadSetting, Stream, machine
-from clpu.bench import engine, pieces
+from clpu.bench import engine, pieces, shared_training
 from clpu.bench import run as benchmark
 from clpu.bench.pieces import Piece, TaskData, load, perform, save, write_arrays
 from clpu.bench.plan import check_methods, known_settings, plan, request_costs, with_settings
 from clpu.bench.profiles import profile, with_overrides
 from clpu.bench.run import earlier, methods_in, run
-from clpu.methods import Method, base, files
+from clpu.methods import Method, plugins
 from clpu.metrics import jsd
 from clpu.recipe import check_method
 from clpu.results import read_run, write_result
-from clpu.testing import go_on
+from clpu.testing import continue_stream
 
 
 def tiny(methods=("seq", "clpu-der++"), overrides=(), requests="1R 2T 2F", seeds=2, stream="rot-digits"):
@@ -66,8 +66,8 @@ def test_the_figures_are_those_of_the_agents_themselves(finished):
     work, result = tiny(), read_run(finished).results["clpu-der++"]
     data = {d.name: (d.train_x, d.train_y) for d in work.data}
     settings = work.recipe.settings["clpu-der++"]
-    actual = go_on(Agent("clpu-der++", seeds=[0, 1], **settings), "1R 2T 2F", lambda t: data[t])
-    never = go_on(Agent("clpu-der++", seeds=[1000, 1001], **settings), "1R", lambda t: data[t])
+    actual = continue_stream(Agent("clpu-der++", seeds=[0, 1], **settings), "1R 2T 2F", lambda t: data[t])
+    never = continue_stream(Agent("clpu-der++", seeds=[1000, 1001], **settings), "1R", lambda t: data[t])
     task = work.data[1]
     a, n = (F.log_softmax(x.logits("2", task.test_x, 10), -1).numpy() for x in (actual, never))
     forget = result.forgets[0]
@@ -87,7 +87,7 @@ def test_learning_that_methods_share_is_done_once_and_changes_no_figure(tmp_path
     fit = Method.fit
     monkeypatch.setattr(Method, "fit", lambda self, *rest, **named: (fits.append(1), fit(self, *rest, **named))[1])
     # A clock by which a training takes a second, and nothing else takes any time.
-    for module in (pieces, base):
+    for module in (pieces, shared_training):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(len(fits))))
 
     def unshared(piece, data, path, progress):
@@ -157,7 +157,7 @@ def test_a_killed_worker_fails_its_piece_only_and_the_next_run_completes(finishe
 def test_a_piece_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_path):
     work = tiny(overrides=["seq.lr=1e20"])
     failures = run(work, tmp_path)
-    assert set(failures) == {"seq--actual--0", "seq--never-3--1000"}
+    assert set(failures) == {"seq--actual--0", "seq--counterfactual-3--1000"}
     assert all("Diverged" in reason for reason in failures.values())
     assert list(read_run(tmp_path).results) == ["clpu-der++"]
 
@@ -209,7 +209,7 @@ def test_a_method_that_is_not_known_here_is_asked_for(finished):
 
 
 def test_a_method_from_another_file_is_another_method(finished, monkeypatch):
-    monkeypatch.setitem(files.CHECKSUMS, "seq", "ab" * 32)
+    monkeypatch.setitem(plugins.CHECKSUMS, "seq", "ab" * 32)
     with pytest.raises(BadRun, match=r"version of seq \(SHA-256\): None there"):
         run(tiny(), finished)
 
@@ -391,7 +391,7 @@ def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):
     assert asked == ["1", "2", "3", "2", "2"]
     agent = Agent("clpu-der++", seeds=piece.seeds, **piece.settings)
     for number, request in enumerate(Stream("1R 2T 2F")):
-        go_on(agent, str(request), lambda t: next((d.train_x, d.train_y) for d in made.data if d.name == t))
+        continue_stream(agent, str(request), lambda t: next((d.train_x, d.train_y) for d in made.data if d.name == t))
         for column, task in enumerate(made.data):
             right = logits(agent, task.name, task.test_x, 10).argmax(-1) == task.test_y
             assert np.array_equal(measured.accuracy[number, column], right.double().mean(-1).numpy())

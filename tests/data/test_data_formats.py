@@ -1,4 +1,4 @@
-"""Every original format is read back exactly, wherever below the folder it lies."""
+"""Every original format is read back exactly, wherever it is below the folder."""
 
 import pickle
 from pathlib import Path
@@ -13,7 +13,7 @@ from clpu.data.errors import NotAvailable
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-def assert_is_here(name: str) -> None:
+def assert_is_loaded(name: str) -> None:
     data, expected = loading.load(name), tiny.arrays(name)
     for part, array in (
         ("train_x", data.train.x),
@@ -30,7 +30,7 @@ def test_every_original_format_reads_back_exactly(name: str, form: str, original
     tiny.write(originals, name, form)
     got = fetch.get(name, folder=originals, offline=True)
     assert got.origin.startswith(str(originals))
-    assert_is_here(name)
+    assert_is_loaded(name)
 
 
 def test_one_of_the_original_files_may_be_named_instead_of_their_folder(originals: Path) -> None:
@@ -48,13 +48,13 @@ def test_pickles_that_todays_numpy_writes_are_read_too(originals: Path, order: s
         batch = {"fine_labels": y.tolist(), "data": x.reshape(len(x), -1).copy(order)}
         (originals / split).write_bytes(pickle.dumps(batch, protocol=3))
     fetch.get(tiny.HUNDRED, folder=originals, offline=True)
-    assert_is_here(tiny.HUNDRED)
+    assert_is_loaded(tiny.HUNDRED)
 
 
 def test_files_are_found_two_folders_deep_as_torchvision_keeps_them(originals: Path) -> None:
     tiny.write(originals / "MNIST" / "raw", tiny.GREY, "idx")
     fetch.get(tiny.GREY, folder=originals, offline=True)
-    assert_is_here(tiny.GREY)
+    assert_is_loaded(tiny.GREY)
 
 
 def test_of_files_with_the_same_names_the_sound_ones_are_taken(originals: Path) -> None:
@@ -100,4 +100,4 @@ def test_the_environment_names_the_folder_for_get_and_for_load(
     tiny.write(originals, tiny.COLOUR, "cifar-binary+tar")
     monkeypatch.setenv("CLPU_DATA", str(originals))
     assert fetch.get(tiny.GREY, offline=True).origin == str(originals)
-    assert_is_here(tiny.COLOUR)
+    assert_is_loaded(tiny.COLOUR)

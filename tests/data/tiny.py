@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from clpu.data.catalog import Known, Layout, RawFile, known
+from clpu.data.catalog import DatasetSpec, Layout, RawFile, dataset_spec
 
 GREY = "tiny-grey"
 COLOUR = "tiny-colour"
@@ -28,7 +28,7 @@ def arrays(name: str) -> dict[str, np.ndarray]:
     """The canonical arrays of a small data set, always the same."""
     random = np.random.default_rng(list(name.encode()))
     image = (5, 5) if name == GREY else (3, 4, 4)
-    classes = known(OF[name]).classes
+    classes = dataset_spec(OF[name]).classes
     made = {}
     for split, count in COUNTS.items():
         made[f"{split}_x"] = random.integers(0, 256, (count, *image), dtype=np.uint8)
@@ -36,10 +36,10 @@ def arrays(name: str) -> dict[str, np.ndarray]:
     return made
 
 
-def describe(name: str, sources: tuple = ()) -> Known:
+def describe(name: str, sources: tuple = ()) -> DatasetSpec:
     """A catalogue entry for a small data set, with the real one's files and its own checksums."""
     content = arrays(name)
-    real = known(OF[name])
+    real = dataset_spec(OF[name])
 
     def shrunk(files: tuple[RawFile, ...]) -> tuple[RawFile, ...]:
         return tuple(dataclasses.replace(file, limit=4096, sha256="") for file in files)
@@ -63,7 +63,7 @@ def write(folder: Path, name: str, form: str, content: dict[str, np.ndarray] | N
     content = arrays(name) if content is None else content
     folder.mkdir(parents=True, exist_ok=True)
     form, _, packing = form.partition("+")
-    layout = next(layout for layout in known(OF[name]).layouts if layout.format == form)
+    layout = next(layout for layout in dataset_spec(OF[name]).layouts if layout.format == form)
     files: dict[str, bytes] = {}
     for split, raw_files in (("train", layout.train), ("test", layout.test)):
         _WRITERS[form](files, raw_files, content[f"{split}_x"], content[f"{split}_y"], name)

@@ -8,7 +8,7 @@ from clpu.results import read_run
 
 @pytest.fixture(scope="session")
 def paper_run(tmp_path_factory):
-    """A finished run of all nine methods on a stream that the paper has."""
+    """A finished run of all nine methods on a benchmark that the paper has."""
     return read_run(run_folder(tmp_path_factory.mktemp("runs") / "perm"))
 
 

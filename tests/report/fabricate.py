@@ -1,6 +1,7 @@
-"""Run folders that look like those of a benchmark, made from random outputs of known structure in a moment.
+"""Run folders that look like those of a benchmark, made quickly from random outputs of known structure.
 
-Each method has a final shape: how well it learns, how fast it loses a task, how much runs differ, what a forget leaves.
+Each method has a character: how well it learns, how fast it loses a task, how much replicas differ, what is left of a
+forgotten task.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from clpu import metrics
+from clpu.methods import METHODS, label_of
+from clpu.recipe import MethodAbout
 from clpu.requests import Stream
 from clpu.results import DataUsed, Forget, Recipe, Result, alive_after, write_recipe, write_result
 
@@ -22,7 +25,7 @@ class Character:
     loses: float
     spread: float
     leak: float
-    kilobytes: tuple[float, float]  # always, and for every task that is alive
+    kilobytes: tuple[float, float]  # always, and for every active task
 
 
 CHARACTERS = {
@@ -36,6 +39,11 @@ CHARACTERS = {
     "clpu-der++-scratch": Character(0.954, 0.013, 1.15, 0.0, (390, 250)),
     "clpu-der++": Character(0.955, 0.012, 1.15, 0.0, (390, 252)),
 }
+
+
+def about(method):
+    cls = METHODS[method]
+    return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
 
 
 def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tuple(CHARACTERS), seeds=5, **changes):
@@ -56,6 +64,7 @@ def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tupl
         machine={"cpu": "a CPU", "cores": 2, "os": "Linux"},
         started="2026-11-16T04:00:00+00:00",
         seconds=1234.5,
+        methods_about={m: about(m) for m in methods if m in METHODS},
     )
     return replace(values, **changes)
 

@@ -1,4 +1,4 @@
-"""The page: whole, well-formed, self-contained, and about what the run holds."""
+"""The page: complete, well-formed, self-contained, and true to the run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import resources
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
 from clpu.report import FILES, curves, distinct, pareto, strips, tables, write
+from clpu.report.html import document, environment, figure, key, render, request_list
 from clpu.report.page import page
 from clpu.report.recipes import differences
 from clpu.report.summary import summarise
-from clpu.report.svg import Labels, Scale, spread_out
+from clpu.report.svg import Canvas, Labels, Scale, spread_out
+from clpu.requests import Instruction, Request, Stream
 
 VOID = {"meta", "br"}
 
@@ -116,18 +120,48 @@ class TestPage:
         assert "<td" in table
         assert all("data-label=" in cell for cell in re.findall(r"<td[^>]*>", table))
 
-    def test_holds_the_recipe(self, paper_run, html):
+    def test_shows_the_recipe(self, paper_run, html):
         text = " ".join(check(html).text)
         for fact in (paper_run.recipe.command, paper_run.recipe.data.sha256, "torch 2.13.0", "weight_decay=0.0005"):
             assert fact in text
 
     def test_what_comes_from_files_is_escaped(self, paper_run):
-        evil = "<script>alert(1)</script>\"'&"
-        recipe = replace(paper_run.recipe, command=evil, versions={evil: evil}, machine={evil: evil})
+        evil = "<script>alert(1)</script>\"'&{{ 7 * 7 }}"
+        recipe = paper_run.recipe
+        recipe = replace(
+            recipe,
+            command=evil,
+            started=evil,
+            versions={evil: evil},
+            machine={evil: evil},
+            network={evil: evil},
+            data=replace(recipe.data, sha256=evil, tasks_sha256=evil),
+            settings={method: {**values, evil: evil} for method, values in recipe.settings.items()},
+            methods_about={method: replace(facts, label=evil) for method, facts in recipe.methods_about.items()},
+        )
         run = replace(paper_run, name=evil, recipe=recipe)
-        html = page([(run, summarise(run))] * 2)
-        check(html)
+        html = page([(run, summarise(run)), (paper_run, summarise(paper_run))])
+        outline = check(html)
         assert "<script" not in html
+        assert evil not in html
+        assert "49" not in [text.strip() for text in outline.text]
+        # Every place shows it as text: the run, the methods in tables and drawings, and each part of the recipe.
+        assert sum(evil in text for text in outline.text) > 50
+        assert ("aria-label", f"{evil}: accuracy on each task after each request") in outline.attributes
+
+    def test_no_template_switches_escaping_off(self):
+        templates = sorted(resources.files("clpu.report").joinpath("templates").iterdir(), key=lambda path: path.name)
+        assert len(templates) >= 5
+        for path in templates:
+            source = path.read_text(encoding="utf-8")
+            assert not re.search(r"\|\s*safe|autoescape|Markup", source), path.name
+            # An attribute without quotes would let a value add further attributes.
+            assert not re.search(r"=\s*\{\{", source), path.name
+        assert environment().autoescape is True
+
+    def test_a_value_that_a_template_lacks_is_an_error(self):
+        with pytest.raises(UndefinedError):
+            render("report.html", title="a page without runs", comparison=None)
 
     @pytest.mark.parametrize(
         "changes",
@@ -152,10 +186,10 @@ class TestPage:
             run = make(**changes)
         check(page([(run, summarise(run))]))
 
-    def test_a_run_that_forgets_nothing_has_no_privacy_figures(self, make):
+    def test_a_run_that_forgets_nothing_has_no_privacy_metrics(self, make):
         run = make(requests="1R 2R", methods=["er"])
         html = page([(run, summarise(run))])
-        assert "forgets nothing" in html
+        assert "forget nothing" in html
         assert "Can forgetting be seen?" not in html
 
     def test_few_seeds_make_no_claim_of_forgetting(self, make):
@@ -164,12 +198,12 @@ class TestPage:
 
 
 class TestSeveralRuns:
-    def test_are_compared_and_their_recipes_told_apart(self, paper_run, make):
+    def test_are_compared_and_so_are_their_recipes(self, paper_run, make):
         settings = {m: {**values, "epochs": 3} for m, values in paper_run.recipe.settings.items()}
         other = make("three-epochs", settings=settings)
         html = page([(run, summarise(run)) for run in (paper_run, other)])
         text = check(html).text
-        assert "The runs beside each other" in text
+        assert "Comparison of runs" in text
         assert "epochs" in text
         assert "lr" not in text
         assert html.count('id="run-') == 2
@@ -177,8 +211,7 @@ class TestSeveralRuns:
     def test_differ_in_one_row_where_one_setting_of_one_method_differs(self, paper_run, make):
         settings = {m: {**v, "lr": 0.5} if m == "lsf" else v for m, v in paper_run.recipe.settings.items()}
         table = differences([paper_run, make("other", settings=settings)])
-        assert table.count("<tr>") == 2
-        assert "LSF: lr" in table
+        assert [line.name for line in table.lines] == ["LSF: lr"]
 
     @pytest.mark.parametrize(
         "changes",
@@ -194,7 +227,7 @@ class TestSeveralRuns:
         if "data" in changes:
             changes = {"data": replace(paper_run.recipe.data, **changes["data"])}
         other = replace(paper_run, recipe=replace(paper_run.recipe, **changes))
-        assert differences([paper_run, other]).count("<tr>") == 2
+        assert len(differences([paper_run, other]).lines) == 1
 
     def test_of_one_name_are_numbered(self, paper_run):
         assert [run.name for run in distinct([paper_run, paper_run])] == ["perm (1)", "perm (2)"]
@@ -217,11 +250,11 @@ def test_a_profile_that_was_changed_is_never_shown_as_the_profile_itself(paper_r
         assert "epochs=1" in text
 
 
-def test_the_matrix_has_a_row_a_request_with_every_task(paper_run):
+def test_the_matrix_has_one_row_per_request_with_every_task(paper_run):
     lines = list(csv.DictReader(io.StringIO(tables.to_matrix([(paper_run, summarise(paper_run))]))))
     assert len(lines) == 9 * 8
     result = paper_run.results["er"]
-    sixth = next(line for line in lines if line["method"] == "er" and line["number"] == "6")
+    sixth = next(line for line in lines if line["method"] == "er" and line["request_number"] == "6")
     assert (sixth["request"], sixth["alive"]) == ("3F", "1 2 4")
     assert float(sixth["bytes"]) == result.bytes[5]
     assert float(sixth["acc_3"]) == pytest.approx(100 * result.accuracy[5, 2].mean(), rel=1e-5)
@@ -230,15 +263,15 @@ def test_the_matrix_has_a_row_a_request_with_every_task(paper_run):
 
 def test_intervals_reach_the_tables_for_everything_over_seeds(paper_run):
     row = next(csv.DictReader(io.StringIO(tables.to_csv([(paper_run, summarise(paper_run))]))))
-    for key in ("backward_transfer", "forward_transfer", "forgotten_acc"):
-        assert float(row[f"{key}_low"]) <= float(row[key]) <= float(row[f"{key}_high"])
+    for name in ("backward_transfer", "forward_transfer", "forgotten_acc"):
+        assert float(row[f"{name}_low"]) <= float(row[name]) <= float(row[f"{name}_high"])
     forgets = paper_run.results[row["method"]].forgets
     accuracy = paper_run.results[row["method"]].accuracy
     expected = [100 * accuracy[f.request - 1, int(f.task) - 1].mean() for f in forgets]
     assert float(row["forgotten_acc"]) == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
-def test_write_makes_the_files_the_same_every_time(paper_run, tmp_path):
+def test_write_gives_the_same_files_every_time(paper_run, tmp_path):
     first = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "a")}
     second = {path.name: path.read_bytes() for path in write([paper_run], tmp_path / "b")}
     assert tuple(first) == FILES
@@ -247,7 +280,7 @@ def test_write_makes_the_files_the_same_every_time(paper_run, tmp_path):
 
 class TestCurves:
     def test_a_forgotten_task_ends_with_a_cross(self, paper_run):
-        drawing = str(curves.accuracy_panel(paper_run.results["clpu-der++"], [0.1]))
+        drawing = str(curves.accuracy_panel(paper_run.results["clpu-der++"], "CLPU-DER++", [0.1]))
         assert drawing.count('class="cross') == 2
         assert "task 3 forgotten" in drawing
         assert ">task 3<" not in drawing
@@ -259,24 +292,24 @@ class TestCurves:
 
 
 class TestStrips:
-    def test_one_dot_a_pair(self, paper_run):
+    def test_there_is_one_dot_per_pair(self, paper_run):
         drawing = str(strips.distances(summarise(paper_run)[:1], 900))
         assert drawing.count('class="dot inner"') == 10
         assert drawing.count('class="dot across"') == 25
 
-    def test_equal_runs_can_be_drawn(self, paper_run):
+    def test_equal_replicas_can_be_drawn(self, paper_run):
         row = summarise(paper_run)[0]
         check(str(strips.distances([replace(row, ijsd=row.ijsd * 0, ajsd=row.ajsd * 0)], 358)))
         check(str(strips.distances([replace(row, ijsd=row.ijsd * 0)], 358)))
 
 
 class TestPareto:
-    def test_the_front_holds_what_nothing_beats(self, paper_run):
+    def test_the_front_contains_what_nothing_beats(self, paper_run):
         rows = {row.method: row for row in summarise(paper_run)}
         good = rows["clpu-der++"]
         worse = replace(good, method="worse", bytes=good.bytes + 1)
         other = replace(
-            good, method="smaller", bytes=good.bytes - 1, figures={**good.figures, "acc": rows["seq"].figures["acc"]}
+            good, method="smaller", bytes=good.bytes - 1, metrics={**good.metrics, "acc": rows["seq"].metrics["acc"]}
         )
         assert pareto.front([good, worse, other]) == {"clpu-der++", "smaller"}
 
@@ -284,14 +317,15 @@ class TestPareto:
         row = summarise(paper_run)[1]
         assert pareto.front([row, replace(row, method="twin")]) == {row.method, "twin"}
 
-    def test_the_upper_bound_takes_no_part(self, paper_run):
+    def test_the_upper_bound_is_excluded(self, paper_run):
         row = summarise(paper_run)[1]
-        assert pareto.front([row, replace(row, method="ind", bytes=row.bytes - 1)]) == {row.method}
+        bound = replace(row, method="bound", bytes=row.bytes - 1, about=replace(row.about, upper_bound=True))
+        assert pareto.front([row, bound]) == {row.method}
 
     def test_an_unbounded_ratio_is_drawn_at_the_edge(self, paper_run):
         rows = summarise(paper_run)
-        ratio = replace(rows[1].figures["js_ratio"], value=float("inf"))
-        endless = replace(rows[1], figures={**rows[1].figures, "js_ratio": ratio})
+        ratio = replace(rows[1].metrics["js_ratio"], value=float("inf"))
+        endless = replace(rows[1], metrics={**rows[1].metrics, "js_ratio": ratio})
         for drawing in pareto.panels([rows[0], endless], 520):
             ET.fromstring(str(drawing))
 
@@ -305,7 +339,7 @@ class TestSvg:
         assert all(-1e-6 <= position <= 100 + 1e-6 for position in placed)
 
     @given(st.floats(1e-6, 1e3), st.floats(1.01, 1e6), st.sampled_from(["linear", "log", "sqrt"]))
-    def test_ticks_lie_within_the_axis(self, low, factor, kind):
+    def test_ticks_are_within_the_axis(self, low, factor, kind):
         scale = Scale(0 if kind == "sqrt" else low, low * factor, 0, 100, kind)
         ticks = scale.ticks(5)
         assert len(ticks) <= 40
@@ -322,3 +356,27 @@ class TestSvg:
         for i, a in enumerate(boxes):
             for b in boxes[i + 1 :]:
                 assert min(a[2], b[2]) <= max(a[0], b[0]) or min(a[3], b[3]) <= max(a[1], b[1])
+
+
+class TestPartsOfAPage:
+    """Parts as strings, for pages that are put together from strings."""
+
+    EVIL = "<b>\"'&"
+
+    def test_text_in_them_is_escaped_once(self):
+        stream = Stream([Request(self.EVIL, Instruction.TEMPORARY), Request(self.EVIL, Instruction.FORGET)])
+        drawn = figure(lambda width: [Canvas(width, 10, self.EVIL)], self.EVIL)
+        whole = document(self.EVIL, [request_list(stream), key([("curve", self.EVIL)]), drawn], ".x { color: red }")
+        outline = check(whole)
+        assert "<b>" not in whole
+        assert outline.text.count(self.EVIL) == 3  # the title, the key and the caption
+        assert str(stream[1]) in outline.text
+        assert ("title", f"forget task {self.EVIL}") in outline.attributes
+        assert outline.attributes.count(("aria-label", self.EVIL)) == 2
+        assert "&amp;lt;" not in whole
+        assert ".x { color: red }</style>" in whole
+
+    def test_they_are_plain_strings_that_can_be_joined_with_html(self):
+        part = key([("curve", "a & b")])
+        assert type(part) is str
+        assert ("<h2>x</h2>" + part).startswith("<h2>x</h2><ul")

@@ -31,7 +31,7 @@ def test_writes_into_the_run_folder_and_prints_the_table(report, tmp_path):
     assert "CLPU-DER++" in done.output
 
 
-def test_several_runs_make_one_report_where_it_is_told(report, tmp_path):
+def test_several_runs_make_one_report_in_the_given_folder(report, tmp_path):
     folders = [run_folder(tmp_path / name, methods=["er"]) for name in ("a", "b")]
     done = report(*folders, "--out", tmp_path / "both", "--quiet")
     assert done.exit_code == 0, done.output
@@ -51,3 +51,15 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(report, tmp_path):
 def test_the_command_is_declared_without_numpy_and_torch():
     code = "import sys, clpu.report.cli; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_report_needs_no_torch(tmp_path):
+    folder = run_folder(tmp_path / "run", methods=["ind", "clpu-der++", "my-own"])
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from clpu.report import write; from clpu.results import read_run\n"
+        "write([read_run(sys.argv[1])], sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "CLPU-DER++" in (folder / "report.html").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from clpu import BadRun, jsonfile
 from clpu.results import Forget, Recipe, Result, read_recipe, read_run, result_path, write_recipe, write_result
 
 #: What a recipe may lack, because older runs do.
-OPTIONAL = {"format", "seconds", "overrides", "machines", "jobs"}
+OPTIONAL = {"format", "seconds", "overrides", "machines", "jobs", "methods_about"}
 
 
 def edit(path, change):
@@ -157,6 +157,24 @@ class TestRefusals:
         with pytest.raises(BadRun, match=key):
             read_run(folder)
 
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"label": ""}, "label"),
+            ({"label": "x" * 81}, "label"),
+            ({"label": "two\nlines"}, "label|U\\+000A"),
+            ({"label": 1}, "label"),
+            ({"forgets": "everything"}, "can forget"),
+            ({"upper_bound": 1}, "upper_bound"),
+            ({"position": -1}, "position"),
+            ({"position": "first"}, "position"),
+        ],
+    )
+    def test_nonsense_about_a_method(self, folder, change, reason):
+        edit(folder / "run.json", lambda v: v["methods_about"]["er"].update(change))
+        with pytest.raises(BadRun, match=reason):
+            read_run(folder)
+
     @pytest.mark.parametrize("key", sorted(recipe().to_json()))
     @pytest.mark.parametrize("value", [True, {"x": []}, [[]], -1.5, "x"])
     def test_a_recipe_with_anything_anywhere_is_read_or_refused(self, folder, key, value):
@@ -178,7 +196,8 @@ class TestRefusals:
             (lambda v: v["accuracy"][0][0].append(0.5), "not an array"),
             (lambda v: v["accuracy"][0][0].__setitem__(0, 1.5), "between 0 and 1"),
             (lambda v: v["alive"][2].remove("1"), "do not follow from the requests"),
-            (lambda v: v["requests"].__setitem__(7, "4F"), "cannot be read"),
+            (lambda v: v["requests"].__setitem__(7, "9F"), "cannot be read"),
+            (lambda v: v["requests"].__setitem__(7, "4F"), "do not follow from the requests"),
             (lambda v: v["forgets"].pop(), "forgets do not follow"),
             (lambda v: v["forgets"][0].update(counterfactual="1R"), "forgets do not follow"),
             (lambda v: v["forgets"][0]["in_group"]["tasks"].pop("2"), "instead of"),

@@ -1,4 +1,4 @@
-"""The numbers in the tables: what they are, where the paper's stand, which are bold."""
+"""The numbers in the tables: what they are, where the paper's are, which are bold."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
 import pytest
+from fabricate import about
 from rich.console import Console
 
 from clpu import metrics
+from clpu.recipe import MethodAbout
 from clpu.report import paper, tables, terminal
-from clpu.report.summary import Figure, best, summarise
+from clpu.report.html_tables import main_table
+from clpu.report.summary import Estimate, best, summarise
 
 
 @pytest.fixture(scope="module")
@@ -28,30 +32,48 @@ def read_csv(groups):
 
 
 class TestSummary:
-    def test_rows_stand_in_the_papers_order_and_own_methods_last(self, make):
+    def test_rows_are_in_the_order_of_registration_and_unknown_methods_last(self, make):
         rows = summarise(make(methods=["my-own", "clpu-der++", "ind"]))
         assert [row.label for row in rows] == ["Ind", "CLPU-DER++", "my-own"]
         assert rows[-1].paper == {}
 
-    def test_privacy_figures_come_from_the_forgotten_tasks_alone(self, paper_run, group):
+    def test_an_older_run_has_its_recipes_order_and_the_names_of_its_methods(self, make):
+        run = make(methods=["my-own", "clpu-der++", "ind"], methods_about={})
+        rows = summarise(run)
+        assert [row.label for row in rows] == ["my-own", "clpu-der++", "ind"]
+        assert not any(row.about.exact or row.about.upper_bound for row in rows)
+        assert "upper bound" not in tables.to_markdown([(run, rows)]) + tables.to_latex([(run, rows)])
+
+    def test_a_users_method_is_shown_by_what_its_run_says_about_it(self, make):
+        mine = MethodAbout("My (own) | method", "temporary", upper_bound=True, position=3)
+        run = make(methods=["mine", "clpu-mine", "er"], methods_about={"mine": mine, "er": about("er")})
+        rows = summarise(run)
+        assert [row.label for row in rows] == ["My (own) | method", "ER", "clpu-mine"]
+        assert best(rows, "acc", -3) == {"er", "clpu-mine"}
+        assert not np.isnan(rows[1].forward.value)
+        assert "My (own) \\| method" in tables.to_markdown([(run, rows)])
+        lines = main_table(rows).lines
+        assert [line.style for line in lines] == ["upper-bound exact", "", ""]
+
+    def test_privacy_metrics_come_from_the_forgotten_tasks_alone(self, paper_run, group):
         result = paper_run.results["er"]
         row = next(row for row in group[1] if row.method == "er")
         ajsd = (result.forgets[0].across["3"] + result.forgets[1].across["5"]) / 2
-        assert row.figures["ajsd"].value == pytest.approx(ajsd.mean())
-        assert row.figures["ajsd"].spread == pytest.approx(ajsd.std(ddof=1))
+        assert row.metrics["ajsd"].value == pytest.approx(ajsd.mean())
+        assert row.metrics["ajsd"].spread == pytest.approx(ajsd.std(ddof=1))
 
     def test_as_published_sums_over_all_tasks_at_the_second_forget(self, paper_run, group):
         result = paper_run.results["er"]
         row = next(row for row in group[1] if row.method == "er")
         ajsd = (result.forgets[0].across["3"] + sum(result.forgets[1].across.values())) / 2
         assert row.published["ajsd"].value == pytest.approx(ajsd.mean())
-        assert row.published["ajsd"].value > row.figures["ajsd"].value
+        assert row.published["ajsd"].value > row.metrics["ajsd"].value
 
     def test_a_row_does_not_depend_on_the_other_methods(self, make, group):
         alone = summarise(make(methods=["er"]))[0]
         among = next(row for row in group[1] if row.method == "er")
-        # As text, because a figure may hold NaN, which equals nothing.
-        assert repr(alone.figures) == repr(among.figures)
+        # As text, because an estimate may contain NaN, which equals nothing.
+        assert repr(alone.metrics) == repr(among.metrics)
         assert repr(alone.published) == repr(among.published)
 
     def test_forward_transfer_is_measured_against_ind_and_missing_without_it(self, make, group):
@@ -59,17 +81,34 @@ class TestSummary:
         assert ind.forward.value == pytest.approx(0, abs=1e-9)
         assert np.isnan(summarise(make(methods=["er"]))[0].forward.value)
 
-    def test_one_seed_leaves_the_pair_figures_empty(self, make):
+    def test_one_seed_leaves_the_metrics_of_pairs_empty(self, make):
         row = summarise(make(methods=["er"], seeds=1))[0]
-        assert row.figures["acc"].value > 50
-        assert np.isnan([row.figures[k].value for k in ("ijsd", "js_ratio", "irr")]).all()
-        assert np.isnan(row.figures["acc"].spread)
+        assert row.metrics["acc"].value > 50
+        assert np.isnan([row.metrics[k].value for k in ("ijsd", "js_ratio", "irr")]).all()
+        assert np.isnan(row.metrics["acc"].spread)
 
     def test_best_leaves_out_the_upper_bound_and_takes_ties_as_printed(self, make):
         rows = summarise(make(methods=["ind", "er", "clpu-der++"]))
         assert "ind" not in best(rows, "acc", 2)
         assert best(rows, "acc", -3) == {"er", "clpu-der++"}
         assert best(rows, "ijsd", 2) == set()
+
+    def test_best_includes_values_whose_intervals_overlap_that_of_the_best(self, make):
+        rows = summarise(make(methods=["ind", "er", "seq", "clpu-der++"]))
+
+        def with_acc(**estimates):
+            return [
+                replace(row, metrics={**row.metrics, "acc": estimates.get(row.method.replace("-", "_"), Estimate(99))})
+                for row in rows
+                if row.method != "clpu-der++"
+            ]
+
+        apart = with_acc(er=Estimate(95, 1, 94, 96), seq=Estimate(93, 1, 92, 93.9))
+        assert best(apart, "acc", 2) == {"er"}
+        close = with_acc(er=Estimate(95, 1, 94, 96), seq=Estimate(93, 1, 92, 94))
+        assert best(close, "acc", 2) == {"er", "seq"}
+        unknown = with_acc(er=Estimate(95), seq=Estimate(94.99))
+        assert best(unknown, "acc", 2) == {"er"}
 
 
 class TestPaper:
@@ -88,7 +127,7 @@ class TestCsv:
         assert tables.csv_columns()[: len(printed)] == printed
         assert len(set(tables.csv_columns())) == len(tables.csv_columns())
 
-    def test_has_a_row_a_method_with_as_published_and_intervals(self, group):
+    def test_has_one_row_per_method_with_as_published_and_intervals(self, group):
         rows = read_csv([group])
         assert len(rows) == 9
         for row in rows:
@@ -119,7 +158,7 @@ class TestMarkdown:
     def test_names_the_papers_value_and_the_difference(self, group):
         row = next(row for row in group[1] if row.method == "der++")
         text = tables.to_markdown([group])
-        assert f"{row.figures['acc'].value:.2f} / 93.88 (" in text
+        assert f"{row.metrics['acc'].value:.2f} / 93.88 (" in text
 
     def test_says_what_is_missing_and_what_differs(self, make):
         run = make(methods=["er", "seq"], without=["seq"], profile="small", requests="1R 2T 2F", seeds=2)
@@ -127,9 +166,9 @@ class TestMarkdown:
         for words in ("Not finished: Seq", "Profile small", "not from these", "steps of 1/4", "too coarse"):
             assert words in text
 
-    def test_a_stream_that_the_paper_lacks_has_no_comparison(self, make):
+    def test_a_benchmark_that_the_paper_lacks_has_no_comparison(self, make):
         run = make(methods=["er"], stream="rot-digits")
-        assert "Beside the paper" not in tables.to_markdown([(run, summarise(run))])
+        assert "Comparison with the paper" not in tables.to_markdown([(run, summarise(run))])
 
 
 class TestLatex:
@@ -187,5 +226,5 @@ class TestTerminal:
         assert "…" not in out
 
 
-def test_a_figure_without_spread_is_printed_alone():
-    assert tables.with_spread(Figure(0.5), 2, spread=True) == "0.50"
+def test_an_estimate_without_spread_is_printed_alone():
+    assert tables.with_spread(Estimate(0.5), 2, spread=True) == "0.50"

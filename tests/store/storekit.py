@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from clpu import METHODS, Agent, Request
+from clpu.state import State
 from clpu.store import open as open_store
-from clpu.store.contents import unseal_place, unseal_task
+from clpu.store.contents import unseal_task
 from clpu.store.files import Files
 from clpu.store.format import Manifest
 from clpu.store.keys import Keys
 
-SETTINGS: dict[str, Any] = {"hidden": (6,), "epochs": 1, "batch_size": 8, "memory": 6, "rehearsed": 4}
+SETTINGS: dict[str, Any] = {"hidden": (6,), "epochs": 1, "batch_size": 8, "memory": 6, "replay_batch_size": 4}
 
 
 def settings(method: str) -> dict[str, Any]:
@@ -99,10 +100,9 @@ def picture_without_secrets(folder: Path, keys: Path | None = None) -> dict[str,
     for entry in manifest.temporary:
         key = held.tasks[entry.id]
         sealed = (folder / entry.name).read_bytes()
-        opened = unseal_task(sealed, entry.id, key)
-        place = unseal_place(entry.place, entry.id, key)
+        name, task = unseal_task(sealed, entry.id, key)
         mode, size, links, time, _ = whole.pop(f"temporary/{entry.id}")
-        inside.append((place, opened.to_bytes(), len(entry.place), mode, size, links, time))
+        inside.append((State({}).with_task(name, task).to_bytes(), mode, size, links, time))
     whole["temporary tasks"] = sorted(inside)
     if manifest.temporary:
         text = json.loads((folder / "store.json").read_bytes())

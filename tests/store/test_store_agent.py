@@ -50,10 +50,14 @@ def test_a_reopened_agent_goes_on_exactly_as_one_that_was_never_saved(method: st
     agent.close()
 
 
-def test_the_order_of_the_ledger_survives_whatever_is_forgotten_or_kept(store: Path) -> None:
-    follow(store, "a:T 1T b:R 2T 3T c:R 4T 5T 2F 1R 3F d:R 5R")
+def test_the_tasks_are_listed_by_name_so_that_their_order_tells_nothing(store: Path) -> None:
+    follow(store, "5T b:R a:T 4T d:R 1T c:R 2T 3T 2F 1R 3F 5R")
     with open_store(store) as agent:
-        assert list(agent.tasks) == ["a:", "1", "b:", "c:", "4", "5", "d:"]
+        assert list(agent.tasks) == ["1", "4", "5", "a:", "b:", "c:", "d:"]
+    manifest = json.loads((store / "store.json").read_bytes())
+    assert [task["task"] for task in manifest["remembered"]] == ["1", "5", "b:", "c:", "d:"]
+    ids = [entry["id"] for entry in manifest["temporary"]]
+    assert ids == sorted(ids)
 
 
 def test_a_population_and_a_module_of_the_user_are_stored_too(tmp_path: Path) -> None:
@@ -241,7 +245,7 @@ def test_create_with_bad_settings_makes_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(("version", "words"), [(2, "upgrade clpu"), (0, "older clpu")])
+@pytest.mark.parametrize(("version", "words"), [(3, "upgrade clpu"), (1, "older clpu.*create a new store")])
 def test_a_store_of_another_version_is_refused_with_the_way_out(store: Path, version: int, words: str) -> None:
     content = json.loads((store / "store.json").read_bytes())
     del content["checksum"]
@@ -309,9 +313,9 @@ class TestKeysElsewhere:
         assert follow(tmp_path / "apart", "", keys=keys) == digest
 
     def test_a_key_file_is_never_overwritten_by_another_store(self, keys: Path, tmp_path: Path) -> None:
-        with pytest.raises(clpu.BadKeys, match="exists already"):
+        with pytest.raises(clpu.BadKeys, match="already exists"):
             create(tmp_path / "second", keys=keys)
-        with pytest.raises(clpu.BadKeys, match="lies in the store"):
+        with pytest.raises(clpu.BadKeys, match="inside the store"):
             create(tmp_path / "second", keys=tmp_path / "second" / "k.json")
 
 

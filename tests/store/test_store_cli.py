@@ -57,7 +57,7 @@ def test_from_init_to_forget(store: Path, data: Path) -> None:
 def test_status_shows_tasks_accuracy_bytes_and_digest(store: Path, data: Path) -> None:
     shown = run("status", store, "--test", f"two={data / '2.npz'}").output
     assert "forgetting exact" in shown
-    assert re.search(r"one +remembered +2 +[\d,]+", shown)
+    assert re.search(r"one +permanent +2 +[\d,]+", shown)
     assert re.search(r"two +temporary +2 +[\d,]+ +\d+\.\d%", shown)
     about = json.loads(run("status", store, "--json", "--test", f"two={data / '2.npz'}").output)
     with open_store(store, read_only=True) as agent:
@@ -91,7 +91,7 @@ def test_predict_to_a_pipe_or_a_file(store: Path, data: Path) -> None:
 
 
 def test_verify_finds_damage(store: Path) -> None:
-    assert "files whole" in run("verify", store).output
+    assert "files OK" in run("verify", store).output
     piece = next((store / "remembered").iterdir())
     piece.write_bytes(piece.read_bytes()[:-1] + b"\xff")
     assert f"{piece.name}: damaged" in run("verify", store, code=1).output
@@ -105,7 +105,7 @@ def test_a_receipt_is_written_and_verified(store: Path, data: Path) -> None:
     run("forget", store, "one", "--receipt", data / "receipt.json", code=1)
     assert not (data / "receipt.json").exists()
     run("forget", store, "two", "--receipt", data / "receipt.json")
-    assert "not checked" in run("verify-receipt", data / "receipt.json").output
+    assert "signer not verified" in run("verify-receipt", data / "receipt.json").output
     assert "expected store" in run("verify-receipt", data / "receipt.json", "--store", store).output
     run("verify-receipt", data / "receipt.json", "--identity", "0" * 64, code=1)
     text = (data / "receipt.json").read_text()

@@ -6,6 +6,7 @@ import random
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 from storekit import clone, follow, handle, picture
 
 import clpu
+from clpu.io import sha256
 from clpu.store import open as open_store
 from clpu.store import verify
+from clpu.store.contents import task_bytes, unseal_task
 from clpu.store.data_files import read
-from clpu.store.format import Manifest, sha256, to_json
+from clpu.store.format import Manifest, to_json
 from clpu.store.keys import Keys, seal
 from clpu.store.receipt import Receipt
 
@@ -118,7 +121,7 @@ def test_swapped_files(hostile: Path) -> None:
 def test_swapped_entries_with_right_checksums(hostile: Path) -> None:
     def swap_tasks(content: dict[str, Any]) -> None:
         one, other = content["remembered"]
-        one["tensors"], other["tensors"] = other["tensors"], one["tensors"]
+        one["task"], other["task"] = other["task"], one["task"]
 
     def swap_ciphertexts(content: dict[str, Any]) -> None:
         one, other = content["temporary"]
@@ -127,11 +130,12 @@ def test_swapped_entries_with_right_checksums(hostile: Path) -> None:
         (hostile / "aside").rename(hostile / "temporary" / other["id"])
         one["sha256"], other["sha256"] = other["sha256"], one["sha256"]
 
-    def swap_places(content: dict[str, Any]) -> None:
-        one, other = content["temporary"]
-        one["place"], other["place"] = other["place"], one["place"]
+    def swap_files(content: dict[str, Any]) -> None:
+        one, other = content["remembered"]
+        one["task"], other["task"] = other["task"], one["task"]
+        content["remembered"] = [other, one]
 
-    for change in (swap_tasks, swap_places, swap_ciphertexts):
+    for change in (swap_tasks, swap_files, swap_ciphertexts):
         original = (hostile / "store.json").read_bytes()
         rewrite(hostile, change)
         refused(hostile)
@@ -228,9 +232,8 @@ ABSURD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another network": lambda c: c["agent"].update(network="resnet18", settings={"width": 10**6}),
     "a network of one's own": lambda c: c["agent"].update(network="module"),
     "unknown method": lambda c: c["agent"].update(method="os.system"),
-    "inputs": lambda c: c["agent"].update(inputs=[[10**12], False]),
-    "inputs of text": lambda c: c["agent"].update(inputs="4"),
-    "no inputs": lambda c: c["agent"].update(inputs=None),
+    "what it forgets": lambda c: c["agent"].update(forgets="everything"),
+    "an unknown fact about the agent": lambda c: c["agent"].update(inputs=[[4], False]),
     "many seeds": lambda c: c["agent"].update(seeds=list(range(10**5))),
     "seeds of text": lambda c: c["agent"].update(seeds="0"),
     "settings of text": lambda c: c["agent"].update(settings="lr"),
@@ -241,11 +244,7 @@ ABSURD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size as text": lambda c: c["main"].update(size="9"),
     "a path for a name": lambda c: c["main"].update(sha256="../../../../etc/passwd"),
     "a path for an id": lambda c: c["temporary"][0].update(id="../outside/letter"),
-    "a long place": lambda c: c["temporary"][0].update(place="00" * 10**6),
-    "steps": lambda c: c["remembered"][0].update(steps=2**70),
-    "labels": lambda c: c["remembered"][0].update(labels=[2**70, 1]),
-    "many labels": lambda c: c["remembered"][0].update(labels=list(range(10**5))),
-    "labels of text": lambda c: c["remembered"][0].update(labels="ab"),
+    "a place in the ledger": lambda c: c["temporary"][0].update(place="00" * 64),
     "a name with control characters": lambda c: c["remembered"][0].update(task="a\x1b[2J"),
     "a task twice": lambda c: c["remembered"].append(c["remembered"][0]),
     "a file twice": lambda c: c["temporary"].append(c["temporary"][0]),
@@ -257,6 +256,20 @@ ABSURD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "keys elsewhere": lambda c: c.update(keys="elsewhere"),
     "keys nowhere": lambda c: c.update(keys="nowhere"),
     "a list for an object": lambda c: c.update(main=[]),
+}
+
+
+#: Facts of a task, each wrong in one way.
+ABSURD_FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "inputs": lambda facts: facts.update(inputs={"shape": [10**12], "integer": False}),
+    "inputs of text": lambda facts: facts.update(inputs="4"),
+    "no inputs": lambda facts: facts.pop("inputs"),
+    "steps": lambda facts: facts.update(steps=2**70),
+    "labels": lambda facts: facts.update(labels=[2**70, 1]),
+    "many labels": lambda facts: facts.update(labels=list(range(10**5))),
+    "labels of text": lambda facts: facts.update(labels="ab"),
+    "labels of objects": lambda facts: facts.update(labels=[{}, []]),
+    "no labels": lambda facts: facts.pop("labels"),
 }
 
 
@@ -277,7 +290,7 @@ def test_absurd_manifests_with_a_right_checksum(hostile: Path, what: str) -> Non
         b'{"format":"clpu-store","version":' + b"9" * 100_000 + b"}",
         b'{"format":"clpu-store","version":1e999}',
         b'{"format":"clpu-store","version":NaN}',
-        b'{"format":"clpu-store","version":1,"version":1}',
+        b'{"format":"clpu-store","version":2,"version":2}',
         b'"' + b"\\u0000" * 100_000 + b'"',
         b"\xff\xfe\x00",
         b"null",
@@ -292,17 +305,68 @@ def test_json_bombs(hostile: Path, name: str, bomb: bytes) -> None:
     refused(hostile)
 
 
+@pytest.mark.parametrize("what", ABSURD_FACTS)
+@pytest.mark.parametrize("where", ["remembered", "temporary"])
+def test_absurd_facts_with_right_checksums(hostile: Path, what: str, where: str) -> None:
+    with open_store(hostile, read_only=True) as agent:
+        name, task = next((n, t) for n, t in agent.state().tasks.items() if t.status == where[0].upper())
+    facts = dict(task.facts)
+    ABSURD_FACTS[what](facts)
+    content = task_bytes(name, replace(task, facts=facts))
+    rewrite(hostile, lambda manifest: plant(hostile, manifest, where, name, content))
+    for read_only in (True, False):
+        with pytest.raises(clpu.Error):
+            open_store(hostile, read_only=read_only).close()
+
+
+@pytest.mark.parametrize("where", ["remembered", "temporary"])
+def test_a_tasks_file_holds_that_task_and_nothing_else(hostile: Path, where: str) -> None:
+    with open_store(hostile, read_only=True) as agent:
+        name, task = next((n, t) for n, t in agent.state().tasks.items() if t.status == where[0].upper())
+    alone = State({}).with_task(name, task)
+    original = (hostile / "store.json").read_bytes()
+    for content in (
+        State({"note": "secret"}, None, alone.tasks),
+        alone.with_shared(Leaf({"loot": torch.zeros(1)})),
+        alone.with_task("another", task),
+        State({}),
+        State({}).with_task(name, replace(task, status="R" if task.status == "T" else "T")),
+        State({}).with_task("another", task) if where == "remembered" else State({}),
+    ):
+        rewrite(hostile, lambda manifest, content=content: plant(hostile, manifest, where, name, content.to_bytes()))
+        refused(hostile)
+        (hostile / "store.json").write_bytes(original)
+        if where == "temporary":
+            rewrite(hostile, lambda manifest: plant(hostile, manifest, where, name, alone.to_bytes(), like=content))
+
+
+def plant(store: Path, manifest: dict[str, Any], where: str, task: str, content: bytes) -> None:
+    """Put a file in the place of the main network's, a permanent task's or a temporary task's."""
+    if where == "temporary":
+        keys = Keys.from_bytes((store / "keys.json").read_bytes()).tasks
+        for entry in manifest["temporary"]:
+            id = entry["id"]
+            if unseal_task((store / "temporary" / id).read_bytes(), id, keys[id])[0] == task:
+                sealed = seal(keys[id], f"task {id}", content, 4096)
+                (store / "temporary" / id).write_bytes(sealed)
+                entry.update(sha256=sha256(sealed), size=len(sealed))
+    else:
+        entry = manifest["main"] if where == "main" else next(e for e in manifest["remembered"] if e["task"] == task)
+        entry.update(sha256=sha256(content), size=len(content))
+        (store / "remembered" / f"{entry['sha256']}.safetensors").write_bytes(content)
+
+
 HEADERS = {
     "length beyond the file": (2**63).to_bytes(8, "little") + b"{}",
     "length at the limit": (2**64 - 1).to_bytes(8, "little"),
     "nested": (10**6).to_bytes(8, "little") + b"[" * 10**6,
-    "huge tensor": b'{"main/body/0.weight":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}',
+    "huge tensor": b'{"body/0.weight":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}',
     "overlapping": b'{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},'
     b'"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}',
     "empty": b"{}",
-    "description not JSON": b'{"__metadata__":{"clpu-agent":"{"}}',
-    "description a bomb": b'{"__metadata__":{"clpu-agent":"' + b"[" * 100_000 + b'"}}',
-    "description a list": b'{"__metadata__":{"clpu-agent":"[]"}}',
+    "description not JSON": b'{"__metadata__":{"clpu-state":"{"}}',
+    "description a bomb": b'{"__metadata__":{"clpu-state":"' + b"[" * 100_000 + b'"}}',
+    "description a list": b'{"__metadata__":{"clpu-state":"[]"}}',
 }
 
 
@@ -312,20 +376,8 @@ def test_absurd_tensor_files_with_right_checksums(hostile: Path, what: str, wher
     content = HEADERS[what]
     if content.startswith(b"{"):
         content = len(content).to_bytes(8, "little") + content + bytes(16)
-
-    def plant(manifest: dict[str, Any]) -> None:
-        if where == "temporary":
-            entry = manifest["temporary"][0]
-            key = Keys.from_bytes((hostile / "keys.json").read_bytes()).tasks[entry["id"]]
-            sealed = seal(key, f"task {entry['id']}", content, 4096)
-            (hostile / "temporary" / entry["id"]).write_bytes(sealed)
-            entry.update(sha256=sha256(sealed), size=len(sealed))
-        else:
-            piece = manifest["main"] if where == "main" else manifest["remembered"][0]["tensors"]
-            piece.update(sha256=sha256(content), size=len(content))
-            (hostile / "remembered" / f"{piece['sha256']}.safetensors").write_bytes(content)
-
-    rewrite(hostile, plant)
+    task = {"main": "", "remembered": "1", "temporary": "3"}[where]
+    rewrite(hostile, lambda manifest: plant(hostile, manifest, where, task, content))
     refused(hostile)
 
 

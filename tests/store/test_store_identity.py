@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storekit import SETTINGS, clone, follow, handle, picture, picture_without_secrets
 
 from clpu import Stream
-from clpu.requests import Entry, Ledger, Request
+from clpu.requests import Request
 from clpu.store import create
 from clpu.store import open as open_store
 
@@ -17,23 +17,18 @@ from clpu.store import open as open_store
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
     """Legal streams over four tasks, rich in forgets."""
-    ledger = Ledger()
+    active: dict[str, str] = {}
     requests = []
     for _ in range(draw(st.integers(1, 9))):
         task = draw(st.sampled_from("abcd"))
-        entry = ledger.entries.get(task)
-        letters = "TTR" if entry is None else "FFR" if entry.status.value == "T" else ""
+        letters = {None: "TTR", "T": "FFR", "R": ""}[active.get(task)]
         if not letters:
             continue
-        request = Request.parse(task + draw(st.sampled_from(letters)))
-        meaning = ledger.admit(request)
-        if meaning == "learn":
-            ledger.learned(task, Entry(request.instruction))
-        elif meaning == "keep":
-            ledger.kept(task)
-        else:
-            ledger.forgotten(task)
-        requests.append(request)
+        letter = draw(st.sampled_from(letters))
+        requests.append(Request.parse(task + letter))
+        active = {name: status for name, status in active.items() if name != task}
+        if letter != "F":
+            active[task] = letter
     return Stream(requests)
 
 

@@ -7,9 +7,9 @@ import pytest
 from storekit import clone, digest_after, follow, handle, picture
 
 import clpu
+from clpu.io import sha256
 from clpu.store import Receipt
 from clpu.store import open as open_store
-from clpu.store.format import sha256
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_store_keeps_nothing_of_it(empty_store: Path, tmp_path: Path) -> Non
 def test_there_is_none_for_what_cannot_be_forgotten(store: Path, task: str) -> None:
     with open_store(store) as agent:
         handle(agent, "1R")
-        with pytest.raises((clpu.CannotForgetRemembered, clpu.UnknownTask)):
+        with pytest.raises((clpu.CannotForget, clpu.UnknownTask)):
             agent.forget_with_receipt(task)
 
 

@@ -1,8 +1,9 @@
 """The audit: does a forgotten task leave a trace?
 
-Many agents learn and forget, as many never hear of the task, and everything an auditor may see of them is compared:
-bits, outputs, confidence on single examples, how fast the task is learned again, features. `probes` trains, `bitwise`,
-`distribution`, `membership`, `relearning` and `features` attack, `verdict` puts it in words, `page` draws it.
+Two groups of agents are trained, one that forgets the task and one that never sees it, and everything an auditor may
+see of them is compared: bits, outputs, confidence on single examples, how fast the task is learned again, features.
+`probes` trains; `bitwise`, `outputs`, `membership`, `relearning` and `features` compare; `verdict` explains; `page`
+draws.
 
 The module itself can be called: `clpu.audit(method, tasks, requests)` is `clpu.audit.api.audit`.
 """

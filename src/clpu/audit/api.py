@@ -1,4 +1,4 @@
-"""The audit for a method and tasks of one's own, in this process."""
+"""Audit a custom method and custom tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import clpu
-from clpu.agent import Agent, Progress
+from clpu.agent import Agent
 from clpu.audit import run as auditing
 from clpu.audit.findings import Findings
-from clpu.audit.plan import Design, Plan, probes
-from clpu.audit.probes import Probe, perform, save
+from clpu.audit.plan import AUDIT_REQUESTS, AuditPlan, Design, probes
+from clpu.audit.probes import Probe, work
 from clpu.audit.verdict import Verdict, verdict
 from clpu.bench.engine import Event
 from clpu.bench.pieces import TaskData
@@ -25,13 +25,13 @@ from clpu.bench.plan import checksum
 from clpu.errors import BadData, BadRun, BadSetting
 from clpu.inputs import read_inputs, read_labels
 from clpu.methods import METHODS, Method
-from clpu.recipe import DataUsed, Recipe
+from clpu.recipe import DataUsed, MethodAbout, Recipe
 from clpu.requests import Stream
 
 
 @dataclass(frozen=True)
-class Audited:
-    """The outcome: `verdict` and `findings`; as text, `to_json()` or `page()`."""
+class AuditResult:
+    """The result of an audit: `verdict` and `findings`; as a string, `to_json()` or `page()`."""
 
     recipe: Recipe
     findings: Findings
@@ -51,13 +51,13 @@ class Audited:
         return page(auditing.Audit(self.findings.method, self.recipe, {self.findings.method: self.findings}))
 
     def __str__(self) -> str:
-        return f"{self.findings.method}: {self.verdict.title}. {self.verdict.words}"
+        return f"{self.findings.method}: {self.verdict.title}. {self.verdict.explanation}"
 
 
 def audit(
     method: str | type[Method],
     tasks: Mapping[str, Sequence[Any]] | Sequence[Any],
-    requests: str | Stream = "clpu-2022",
+    requests: str | Stream = AUDIT_REQUESTS,
     *,
     network: str | nn.Module = "mlp",
     runs: int = 32,
@@ -69,12 +69,12 @@ def audit(
     mix_machines: bool = False,
     progress: Callable[[Event], None] = lambda event: None,
     **settings: Any,
-) -> Audited:
-    """Does a task that this method forgot leave a trace?
+) -> AuditResult:
+    """Test whether a task that this method forgot leaves a trace.
 
     `tasks` is what `clpu.data.tasks` gives, or a mapping from names to (train_x, train_y, test_x, test_y); without
-    test data (train_x, train_y) the training examples are looked at. `runs` agents a group are trained on `requests`
-    and on its counterfactuals. With `folder`, an audit that was stopped goes on; on a machine that computes differently
+    test data (train_x, train_y) the training examples are used. `runs` agents per group are trained on `requests` and
+    on its counterfactuals. With `folder`, an interrupted audit can be resumed; on a machine that computes differently
     only with `mix_machines`. Further keyword arguments are settings of training, method and network, as for
     `clpu.Agent`.
 
@@ -90,20 +90,22 @@ def audit(
     if unknown:
         raise BadSetting(f"the tasks are {', '.join(d.name for d in data)}; the requests name {', '.join(unknown)} too")
     agent = Agent(method, network, device=device, threads=threads, **settings)
+    asked.check(agent.forgets)
+    chosen = METHODS[method] if isinstance(method, str) else method
     kind = network if isinstance(network, str) else "module"
     design = Design(runs=runs, pairs=pairs, error_rate=error_rate)
     made = list(probes(agent.method, asked, data, design, kind, agent.settings, device, threads))
     recipe = Recipe(
-        stream="own tasks",
+        stream="custom tasks",
         requests=str(asked),
-        profile="own",
+        profile="custom",
         methods=(agent.method,),
         seeds=tuple(range(runs)),
-        counterfactual_seeds=_never_seeds(made),
+        counterfactual_seeds=_counterfactual_seeds(made),
         settings={agent.method: agent.settings},
         network={"name": kind},
         data=DataUsed(
-            name="own tasks",
+            name="custom tasks",
             sha256="",
             tasks=len(data),
             train=len(data[0].train_y),
@@ -113,41 +115,30 @@ def audit(
         ),
         versions={"clpu": clpu.__version__, "torch": torch.__version__},
         machine={"device": str(device), "threads": threads},
+        methods_about={chosen.name: MethodAbout(chosen.label or chosen.name, chosen.forgets, chosen.upper_bound)},
     )
-    plan = Plan(recipe, design, data, {agent.method: made})
-    chosen = METHODS[method] if isinstance(method, str) else method
-    work = partial(_work, chosen, network if isinstance(network, nn.Module) else None)
+    plan = AuditPlan(recipe, design, data, {agent.method: made})
+    job = partial(work, method=chosen, network=network if isinstance(network, nn.Module) else None)
     if folder is not None:
-        return _audited(plan, chosen, Path(folder), work, progress, mix_machines)
+        return _audited(plan, chosen, Path(folder), job, progress, mix_machines)
     with tempfile.TemporaryDirectory() as scratch:
-        return _audited(plan, chosen, Path(scratch), work, progress)
+        return _audited(plan, chosen, Path(scratch), job, progress)
 
 
-def _never_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
+def _counterfactual_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
     """The seeds of the counterfactual runs."""
-    return tuple(sorted({seed for probe in made if probe.group.startswith("never") for seed in probe.seeds}))
+    return tuple(sorted({seed for probe in made if probe.group.startswith("counterfactual") for seed in probe.seeds}))
 
 
 def _audited(
-    plan: Plan, method: type[Method], folder: Path, work: Any, progress: Callable[[Event], None], mix: bool = False
-) -> Audited:
-    failures = auditing.run(plan, folder, 1, progress, work, {method.name: method.exact}, mix)
+    plan: AuditPlan, method: type[Method], folder: Path, job: Any, progress: Callable[[Event], None], mix: bool = False
+) -> AuditResult:
+    failures = auditing.run(plan, folder, 1, progress, job, {method.name: method.forgets_exactly()}, mix)
     if failures:
         name, reason = next(iter(failures.items()))
-        raise BadRun(f"{len(failures)} pieces of the audit failed; the first, {name}: {reason.strip()}")
+        raise BadRun(f"{len(failures)} jobs of the audit failed. The first, {name}: {reason.strip()}")
     made = auditing.read_audit(folder)
-    return Audited(made.recipe, made.findings[method.name])
-
-
-def _work(
-    method: type[Method],
-    network: nn.Module | None,
-    probe: Probe,
-    data: Sequence[TaskData],
-    path: Path,
-    progress: Callable[[int, Progress | None], None],
-) -> None:
-    save(path, probe, perform(probe, data, progress, method, network))
+    return AuditResult(made.recipe, made.findings[method.name])
 
 
 def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
@@ -157,7 +148,7 @@ def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
 
 
 def _task(name: str, arrays: Sequence[Any], tokens: bool = False) -> TaskData:
-    """A task's data as the agent would read them; only a module of one's own takes whole numbers as they are."""
+    """A task's data as the agent would read them; only a user's module takes integers as they are."""
     if len(arrays) not in (2, 4):
         raise BadData(f"task {name!r} needs (train_x, train_y, test_x, test_y) or (train_x, train_y)")
     cpu = torch.device("cpu")

@@ -1,131 +1,78 @@
-"""Bit by bit: what an agent holds after a stream against what it would hold, had the forgotten tasks never been.
-
-`Agent.digest()` covers what a well-behaved method keeps: whatever stands under the names of tasks alive. An auditor
-also looks where a method could put things that nobody asks for: under other names, and in attributes of its own.
-"""
+"""Bit for bit: what an agent holds after a stream against what it holds after the stream's counterfactual."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import unquote
-
-import numpy as np
-from torch import Tensor
+from urllib.parse import quote, unquote
 
 from clpu.agent import Agent
+from clpu.audit.outside import outside
 from clpu.bench.pieces import TaskData
-from clpu.methods import Method
-from clpu.snapshot import canonical, encode, main_tensors, state_meta, task_tensors
-
-#: What every method object has, however it learns; its state is looked at part by part.
-_USUAL = {"settings", "blueprint", "seeds", "device", "progress", "state", "shared"}
+from clpu.io import canonical, sha256
+from clpu.state import Leaf
 
 
 def fingerprint(agent: Agent, data: Sequence[TaskData] = (), images: int = 100) -> dict[str, str]:
-    """SHA-256 of every part of an agent, by name, and of its outputs for every task, known or not.
+    """SHA-256 of every part of an agent, by name, and of its outputs for every task, active or not.
 
-    >>> sorted(fingerprint(Agent("ind")))
-    ['digest', 'inputs', 'ledger']
+    >>> sorted(part for part in fingerprint(Agent("ind")) if not part.startswith("outside/"))
+    ['about', 'digest']
     """
-    method = agent._method
-    state = method.state
-    meta = state_meta(state)
-    parts: dict[str, str] = {"digest": agent.digest()}
-    parts |= {name: _sha(canonical(meta[name]).encode()) for name in meta}
-    tensors = main_tensors(state)
-    for name in {*state.ledger, *state.isolated, *state.memories, *state.extras}:
-        tensors |= task_tensors(state, name)
-    parts |= {name: _tensor(tensor) for name, tensor in tensors.items()}
-    parts |= {f"attribute/{name}": value for name, value in _hidden(method).items()}
-    for task in data:
-        outputs = agent.logits(task.name, task.test_x[:images], len(task.classes))
-        parts[f"outputs/{encode(task.name)}"] = _tensor(outputs)
-    return parts
+    state = agent.state()
+    parts = {"digest": state.digest(), "about": sha256(canonical(dict(state.about)))}
+    for name, task in state.tasks.items():
+        parts[f"task/{quote(name, safe='')}/facts"] = sha256(canonical([task.status, dict(task.facts)]))
+    for path, leaf in state.leaves():
+        parts |= {f"{path}/{name}": Leaf({name: tensor}).sha256 for name, tensor in leaf.tensors.items()}
+    for task_data in data:
+        outputs = agent.logits(task_data.name, task_data.test_x[:images], len(task_data.classes))
+        parts[f"outputs/{quote(task_data.name, safe='')}"] = Leaf({"outputs": outputs}).sha256
+    # Last, when everything that is computed once and then kept, such as a module's number of features, was needed.
+    return parts | {f"outside/{place}": value for place, value in outside(agent).items()}
 
 
-def _hidden(method: Method) -> dict[str, str]:
-    """What a method keeps outside its state: attributes of the object, and values that its classes hold."""
-    found = {name: _sha(_bytes(value)) for name, value in vars(method).items() if name not in _USUAL}
-    declared = {*vars(Method), *Method.__annotations__}  # name, traits, and whatever else every method declares
-    for cls in type(method).__mro__:
-        if cls is Method:
-            break
-        for name, value in vars(cls).items():
-            if name not in declared and not name.startswith(("__", "_abc_")) and _is_data(value):
-                found[f"{cls.__name__}.{name}"] = _sha(_bytes(value))
-    return found
+def describe_parts(parts: Sequence[str]) -> list[str]:
+    """The names of parts in words, each once; what is kept comes before the answers that follow from it.
 
-
-def _is_data(value: Any) -> bool:
-    return value is None or isinstance(
-        value, int | float | str | bytes | list | tuple | dict | set | Tensor | np.ndarray
-    )
-
-
-def _bytes(value: Any) -> bytes:
-    """One form for equal values; what is no plain data goes by its type, for its address would always differ."""
-    if isinstance(value, Tensor | np.ndarray):
-        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
-        return f"{array.dtype} {array.shape} ".encode() + array.tobytes()
-    if isinstance(value, Mapping):
-        return b"{" + b",".join(sorted(_bytes(k) + b":" + _bytes(v) for k, v in value.items())) + b"}"
-    if isinstance(value, list | tuple):
-        return b"[" + b",".join(map(_bytes, value)) + b"]"
-    if isinstance(value, set | frozenset):
-        return b"(" + b",".join(sorted(map(_bytes, value))) + b")"
-    if hasattr(value, "get_state") and not isinstance(value, type):  # a random generator
-        return _bytes(value.get_state())
-    if value is None or isinstance(value, int | float | str):
-        return json.dumps(value).encode()
-    if hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        return type(value).__name__.encode() + _bytes(vars(value))
-    return value if isinstance(value, bytes) else type(value).__qualname__.encode()
-
-
-def _tensor(tensor: Tensor) -> str:
-    return _sha(_bytes(tensor))
-
-
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def plainly(parts: Sequence[str]) -> list[str]:
-    """The names of parts in words, each once.
-
-    >>> plainly(["digest", "main/body/0.bias", "main/body/0.weight", "main/head/2/bias", "task/1/extra/count"])
-    ['main network', 'head of task 2 in the main network', 'count of task 1']
+    >>> describe_parts(["digest", "outputs/1", "shared/body/0.bias", "shared/body/0.weight", "task/1/own/extra/count"])
+    ['main network', 'count of task 1', 'answers for task 1']
     """
-    return list(dict.fromkeys(_plain(part) for part in parts if part != "digest")) or ["digest"]
+    kept = sorted((part for part in parts if part != "digest"), key=lambda part: part.startswith("outputs/"))
+    return list(dict.fromkeys(map(_described, kept))) or ["digest"]
 
 
-def _plain(part: str) -> str:
+def _described(part: str) -> str:
     kind, *rest = part.split("/")
-    if kind == "main":
-        return "main network" if rest[0] == "body" else f"head of task {unquote(rest[1])} in the main network"
+    if kind == "shared":
+        names = {"forgotten": f"head of forgotten task {unquote(''.join(rest[1:2]))}", "body": "main network"}
+        return names.get(rest[0], f"shared {'/'.join(rest)}")
     if kind == "outputs":
         return f"answers for task {unquote(rest[0])}"
-    if kind == "attribute":
-        return f"{rest[0]}, kept outside the state"
+    if kind == "outside":
+        return f"{rest[0]} (outside the state)"
     if kind == "task":
-        what = {"memory": "memory", "network": "own network"}.get(rest[1], "/".join(rest[2:]))
+        names = {
+            "memory": "memory",
+            "network": "own network",
+            "isolated": "own network",
+            "head": "head",
+            "facts": "facts",
+        }
+        what = names.get(rest[2] if rest[1] == "own" else rest[1], "/".join(rest[3:]))
         return f"{what} of task {unquote(rest[0])}"
     return part
 
 
 @dataclass(frozen=True)
 class Bits:
-    """One comparison: the state after `request`, with the runs of the same seeds that had the counterfactual."""
+    """One comparison: the state after `request`, and that of runs with the same seeds after the counterfactual."""
 
     request: int
     counterfactual: str
     seeds: tuple[int, ...]
     digest: str
-    digest_without: str
+    digest_counterfactual: str
     differing: tuple[str, ...]
 
     @property
@@ -134,12 +81,12 @@ class Bits:
 
 
 def compare(
-    request: int, counterfactual: str, seeds: Sequence[int], actual: Mapping[str, str], never: Mapping[str, str]
+    request: int, stream: str, seeds: Sequence[int], actual: Mapping[str, str], counterfactual: Mapping[str, str]
 ) -> Bits:
-    """Which parts differ, or are there in one and not in the other.
+    """Which parts differ, or are there in one and not in the other; `stream` is the counterfactual's.
 
     >>> compare(2, "", [0], {"digest": "a", "x": "1"}, {"digest": "b"}).differing
     ('digest', 'x')
     """
-    names = sorted(name for name in {*actual, *never} if actual.get(name) != never.get(name))
-    return Bits(request, counterfactual, tuple(seeds), actual["digest"], never["digest"], tuple(names))
+    names = sorted(name for name in {*actual, *counterfactual} if actual.get(name) != counterfactual.get(name))
+    return Bits(request, stream, tuple(seeds), actual["digest"], counterfactual["digest"], tuple(names))

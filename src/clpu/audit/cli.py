@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from clpu.bench import options
+from clpu.options import Load, load_files
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -15,49 +16,48 @@ def add_commands(app: typer.Typer) -> None:
 
     @app.command()
     def audit(
-        stream: options.StreamOfTasks = "rot-digits",
+        benchmark: options.Benchmark = "rot-digits",
         methods: options.Methods = None,
         profile: options.Size = "small",
-        seeds: Annotated[
+        runs: Annotated[
             Optional[int],  # noqa: UP045
-            typer.Option(help="Runs of each group: that forgot, that never learned.", show_default="the profile's"),
+            typer.Option("--runs", "--seeds", help="Agents per group.", show_default="the profile's"),
         ] = None,
-        requests: options.Requests = "clpu-2022",
+        requests: options.Requests = "clpu-audit",
         out: Annotated[
             Optional[Path],  # noqa: UP045
-            typer.Option(help="The audit's folder.", show_default="audits/STREAM-PROFILE"),
+            typer.Option(help="Output folder.", show_default="audits/BENCHMARK-PROFILE"),
         ] = None,
         workers: options.Workers = None,
         threads: options.Threads = 1,
         set_: options.Overrides = None,
-        load: options.Load = None,
+        load: Load = None,
         store: Annotated[
-            bool, typer.Option("--store", help="Also let a durable agent forget, and search the disk for residue.")
+            bool, typer.Option("--store", help="Also let a durable agent forget, and search its folder for remnants.")
         ] = False,
         error_rate: Annotated[
-            float, typer.Option(help="How often a method without a trace may be accused, over all attacks.")
+            float, typer.Option(help="Accepted probability that a method without a trace is flagged by any attack.")
         ] = 0.01,
         device: options.Device = "cpu",
         mix_machines: options.MixMachines = False,
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the verdicts.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdicts only, no progress.")] = False,
     ) -> None:
-        """Does a forgotten task leave a trace? Attack each method, and say what was found and how surely.
+        """Test whether a forgotten task leaves a trace.
 
-        Many agents learn and forget, as many never hear of the forgotten tasks; bits, outputs, confidence on single
-        examples, relearning and features of the two kinds are compared. The cost is said before it starts, and an
-        audit that was stopped goes on with the same command.
+        Trains two groups of agents, one that forgets the tasks and one that never sees them, and compares their states
+        bit for bit and their behaviour statistically. Prints a cost estimate first; rerun the same command to resume.
         """
         from clpu.audit.command import audit as command
 
-        options.load_methods(load)
+        load_files(load)
         names = options.names_of(methods)
-        folder = out or Path("audits") / f"{stream}-{profile}"
+        folder = out or Path("audits") / f"{benchmark}-{profile}"
         code = command(
-            stream,
+            benchmark,
             profile,
             names,
             requests,
-            seeds,
+            runs,
             folder,
             workers,
             set_ or [],

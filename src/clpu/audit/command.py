@@ -1,4 +1,4 @@
-"""What `clpu audit` does: plan, say what it costs, run with progress, tell the verdicts."""
+"""What `clpu audit` does: plan, estimate the cost, run with progress, print the verdicts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from clpu import jsonfile, terminal
 from clpu.audit import run as auditing
 from clpu.audit.page import page
-from clpu.audit.plan import DESIGNS, Plan, audit_profile, estimate
+from clpu.audit.plan import DESIGNS, AuditPlan, audit_profile, estimate
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.bench import plan as planning
 from clpu.bench import run as benchmark
 from clpu.bench.display import Display
 from clpu.errors import BadSetting
-from clpu.report.names import duration
+from clpu.report.formatting import duration
 from clpu.requests import Stream
 
 
@@ -36,7 +36,7 @@ def audit(
     threads: int = 1,
     mix_machines: bool = False,
 ) -> int:
-    """Run or go on with an audit and report; the exit code. That a trace was found is a result, not a failure."""
+    """Run or resume an audit and report; the exit code. That a trace was found is a result, not a failure."""
     if workers is not None and workers < 1:
         raise BadSetting(f"--workers must be at least 1, got {workers}")
     chosen = planning.check_methods(methods)
@@ -52,18 +52,18 @@ def audit(
     processes = workers or planning.cores()
     if left and not quiet:
         agents = sum(len(probe.seeds) for probe in left)
-        there = f" ({plan.agents - agents:,} of {plan.agents:,} are done)" if agents < plan.agents else ""
+        done = f", {plan.agents - agents:,} already done" if agents < plan.agents else ""
         time = duration(estimate(plan, left, processes))
         terminal.say(
-            f"{stream}, {profile}: {agents:,} agents to train{there}, {design.runs} a group and method; "
-            f"about {time} with {processes} process{'es' * (processes != 1)}. Folder: {folder}",
+            f"{stream} ({profile}): {agents:,} agents to train ({design.runs} per group and method{done}), "
+            f"about {time} on {processes} process{'es' * (processes != 1)}. Output folder: {folder}",
             error=True,
         )
     try:
         with Display(left, terminal.console(error=True), quiet) as display:
             failures = auditing.run(plan, folder, processes, display, mix=mix_machines)
     except KeyboardInterrupt:
-        terminal.say(f"Stopped. The same command goes on from here ({folder}).", error=True)
+        terminal.say(f"Interrupted. Run the same command again to resume ({folder}).", error=True)
         return 130
     if store:
         _scan(plan, folder, chosen)
@@ -75,15 +75,17 @@ def audit(
             took = duration(made.recipe.seconds or 0)
             terminal.say(f"{took}; wrote {', '.join(map(str, written))}", error=True)
     if failures:
-        terminal.say(f"{len(failures)} pieces failed; the same command tries them again:", "bold red", error=True)
+        total = sum(len(probes) for probes in plan.probes.values())
+        text = f"{len(failures)} of {total} jobs failed. Run the same command again to retry them:"
+        terminal.say(text, "bold red", error=True)
         for name, reason in failures.items():
             terminal.say(f"  {name}: {reason.strip().splitlines()[-1]}", error=True)
         return 1
     return 0
 
 
-def _scan(plan: Plan, folder: Path, methods: Sequence[str]) -> None:
-    """Add to the findings what a durable agent leaves on the disk, where that was not looked at yet."""
+def _scan(plan: AuditPlan, folder: Path, methods: Sequence[str]) -> None:
+    """Add to the findings what a durable agent leaves on disk, where that was not searched yet."""
     from clpu.audit.residue import residue
 
     stream, network = Stream(plan.recipe.requests), str(plan.recipe.network["name"])

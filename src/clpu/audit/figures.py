@@ -1,4 +1,4 @@
-"""The audit's figures: an effect a method beside chance, curves of relearning, curves of membership."""
+"""The audit's figures: one effect per method next to chance, curves of relearning, curves of membership."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 
 from clpu.audit.findings import Attack, Findings
-from clpu.report import names
+from clpu.methods import label_of
+from clpu.report import formatting
 from clpu.report.strips import Frame
 from clpu.report.svg import Canvas, Scale
 
 
 def effects(every: Sequence[Findings], attack: str, width: float, axis: str, words: tuple[str, str]) -> Canvas:
-    """One row a method: the effect of an attack at each forget with its interval, and the line where chance is.
+    """One row per method: the effect of an attack at each forget request with its interval, and the line of chance.
 
-    `words` name the chance line and the other end of the axis.
+    `words` name the chance line and the right end of the axis.
     """
     rows = [(f, [(g.task, a) for g in f.forgets for a in g.attacks if a.name == attack]) for f in every]
     rows = [(f, found) for f, found in rows if found]
@@ -31,10 +32,10 @@ def effects(every: Sequence[Findings], attack: str, width: float, axis: str, wor
     frame.canvas.text(frame.right, frame.top - 5, words[1], "tick", "end")
     for number, (findings, found) in enumerate(rows):
         best = max((a for _, a in found), key=lambda a: abs(a.effect.value - chance))
-        _, middle = frame.row(number, names.method(findings.method), names.number(best.effect.value))
+        _, middle = frame.row(number, label_of(findings.method), formatting.number(best.effect.value))
         for index, (task, one) in enumerate(found):
             y = middle + 13 * (index - (len(found) - 1) / 2)
-            _effect(frame.canvas, scale, y, one, f"{names.method(findings.method)}, task {task} forgotten")
+            _effect(frame.canvas, scale, y, one, f"{label_of(findings.method)}, task {task} forgotten")
     return frame.canvas
 
 
@@ -47,35 +48,35 @@ def _effect(canvas: Canvas, scale: Scale, y: float, attack: Attack, tip: str) ->
 
 
 def relearning(findings: Findings, width: float = 330) -> Canvas:
-    """Accuracy while the forgotten tasks are learned again, beside runs that learn them for the first time."""
+    """Accuracy while the forgotten tasks are learned again, next to runs that learn them for the first time."""
     hits = [a for a in findings.attacks if a.name == "relearning"]
     height, left, right, top, bottom = 190.0, 34.0, width - 8, 10.0, 150.0
-    canvas = Canvas(width, height, f"Relearning, {names.method(findings.method)}")
-    x = Scale(0, max(h.figures["marks"][-1] for h in hits), left, right)
+    canvas = Canvas(width, height, f"Relearning, {label_of(findings.method)}")
+    x = Scale(0, max(h.details["marks"][-1] for h in hits), left, right)
     y = Scale(0, 100, bottom, top)
     _axes(canvas, x, y, "steps", left, right, bottom)
     for hit in hits:
-        for curve, style in (("curve_never", "inner"), ("curve", "across")):
-            points = [(x(m), y(100 * v)) for m, v in zip(hit.figures["marks"], hit.figures[curve])]
+        for curve, style in (("curve_counterfactual", "inner"), ("curve", "across")):
+            points = [(x(m), y(100 * v)) for m, v in zip(hit.details["marks"], hit.details[curve])]
             canvas.path(points, f"curve line-{style}")
     return canvas
 
 
 def membership(findings: Findings, width: float = 330) -> Canvas:
-    """True positives against false ones, both logarithmic: the attack an example, the threshold, and chance."""
+    """True against false positives, both logarithmic: the per-example attack, the threshold, and chance."""
     height, left, right, top, bottom = 200.0, 44.0, width - 8, 10.0, 160.0
-    canvas = Canvas(width, height, f"Membership, {names.method(findings.method)}")
+    canvas = Canvas(width, height, f"Membership, {label_of(findings.method)}")
     x, y = Scale(0.001, 1, left, right, "log"), Scale(0.001, 1, bottom, top, "log")
     for tick in (0.001, 0.01, 0.1, 1.0):
         canvas.line(x(tick), top, x(tick), bottom, "grid")
         canvas.line(left, y(tick), right, y(tick), "grid")
-        canvas.text(x(tick), bottom + 16, f"{100 * tick:g} %", "tick", "middle")
-        canvas.text(left - 6, y(tick) + 4, f"{100 * tick:g} %", "tick", "end")
+        canvas.text(x(tick), bottom + 16, f"{100 * tick:g}%", "tick", "middle")
+        canvas.text(left - 6, y(tick) + 4, f"{100 * tick:g}%", "tick", "end")
     canvas.text((left + right) / 2, bottom + 34, "false positives", "axis-name", "middle")
     canvas.path([(x(0.001), y(0.001)), (x(1), y(1))], "chance")
     for attack in findings.attacks:
         if attack.name in ("membership", "threshold"):
-            points = [(x(rate), y(max(true, 0.001))) for rate, true in attack.figures["curve"]]
+            points = [(x(rate), y(max(true, 0.001))) for rate, true in attack.details["curve"]]
             canvas.path(points, "curve line-across" if attack.name == "membership" else "curve line-inner")
     return canvas
 
@@ -90,11 +91,11 @@ def _axes(canvas: Canvas, x: Scale, y: Scale, name: str, left: float, right: flo
 
 
 def percent(value: float) -> str:
-    """A share in percent, as precise as it makes sense.
+    """A share in percent, as precise as makes sense.
 
     >>> percent(0.976), percent(0.0012)
-    ('98 %', '0.12 %')
+    ('98%', '0.12%')
     """
     if math.isnan(value):
         return "–"
-    return f"{100 * value:.0f} %" if value >= 0.095 else f"{100 * value:.2g} %"
+    return f"{100 * value:.0f}%" if value >= 0.095 else f"{100 * value:.2g}%"

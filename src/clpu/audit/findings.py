@@ -1,4 +1,4 @@
-"""What an audit found about a method, as plain data: one file a method, checked when read."""
+"""What an audit found about a method, as plain data: one file per method, checked when read."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from clpu.errors import BadRun
 from clpu.jsonfile import Fields
 from clpu.recipe import check_method
 
-FORMAT, VERSION = "clpu-audit-findings", 1
+FORMAT, VERSION = "clpu-audit-findings", 2
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What one attack saw at one forget: its effect with interval and p-value, and further figures by name.
+    """What one attack found at one forget request: its effect with interval and p-value, and further details by name.
 
-    `figures` are numbers, pairs (low, high) or lists of them. `adjusted` is the p-value corrected for all attacks on
-    the method, and `found` whether it is at most the error rate with an interval clear of chance.
+    `details` are numbers, pairs (low, high) or lists of them. `adjusted` is the p-value corrected for all attacks on
+    the method, and `found` whether it is at most the error rate with an interval that excludes chance.
     """
 
     name: str
     effect: Effect
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     adjusted: float = math.nan
     found: bool = False
 
     @property
     def clear(self) -> bool:
-        """Whether the interval does not hold what chance would give."""
+        """Whether the interval excludes what chance would give."""
         return not self.effect.low <= self.effect.chance <= self.effect.high
 
     def to_json(self) -> dict[str, Any]:
@@ -44,19 +44,19 @@ class Attack:
         effect = top.fields("effect")
         found = top.value.get("found")
         if not isinstance(found, bool):
-            raise BadRun(f"{where}: found should be true or false")
+            raise BadRun(f"{where}: expected true or false for found")
         return cls(
             name=top.text("name"),
             effect=Effect(**{name: effect.number(name) for name in ("value", "low", "high", "chance", "p")}),
-            figures=top.fields("figures").value,
+            details=top.fields("details").value,
             adjusted=top.number("adjusted"),
             found=found,
         )
 
 
 @dataclass(frozen=True)
-class Forgotten:
-    """One forget of the stream, and the attacks on it."""
+class ForgetFindings:
+    """One forget request of the stream, and the attacks on it."""
 
     request: int
     task: str
@@ -68,16 +68,16 @@ class Forgotten:
 class Findings:
     """All that was found about a method.
 
-    `promised`: whether it declares itself exact. `bits` has a comparison for each forget and for the end of the
-    stream. `residue` is what a scan of a store found of forgotten tasks, or None where no store was scanned.
+    `declared_exact`: whether it declares that it forgets exactly. `bits` has a comparison for each forget request and
+    for the end of the stream. `residue` is what a scan of a store found of forgotten tasks; None without a scan.
     """
 
     method: str
-    promised: bool
+    declared_exact: bool
     runs: int
     error_rate: float
     bits: tuple[Bits, ...]
-    forgets: tuple[Forgotten, ...]
+    forgets: tuple[ForgetFindings, ...]
     residue: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Findings:
         return bool(self.bits) and all(bits.equal for bits in self.bits)
 
     def corrected(self) -> Findings:
-        """With p-values corrected for the number of attacks, and marked which of them found something."""
+        """With p-values corrected for the number of attacks, and the attacks that found something marked."""
         adjusted = iter(holm([attack.effect.p for attack in self.attacks]))
         forgets = []
         for forget in self.forgets:
@@ -117,17 +117,17 @@ class Findings:
     def from_json(cls, value: Any, where: str) -> Findings:
         top = Fields(value, where)
         if top.optional("format", None) != FORMAT or top.integer("version") != VERSION:
-            raise BadRun(f"{where} does not hold findings of an audit of version {VERSION}")
-        if not isinstance(top.value.get("promised"), bool):
-            raise BadRun(f"{where}: promised should be true or false")
+            raise BadRun(f"{where} is not a file of findings of version {VERSION}; run the audit again")
+        if not isinstance(top.value.get("declared_exact"), bool):
+            raise BadRun(f"{where}: expected true or false for declared_exact")
         residue = top.optional("residue", None)
         return cls(
             method=top.text("method"),
-            promised=top.value["promised"],
+            declared_exact=top.value["declared_exact"],
             runs=top.integer("runs"),
             error_rate=top.number("error_rate"),
             bits=tuple(_bits(item, f"{where}: bits") for item in top.items("bits")),
-            forgets=tuple(_forgotten(item, f"{where}: forgets") for item in top.items("forgets")),
+            forgets=tuple(_forget(item, f"{where}: forgets") for item in top.items("forgets")),
             residue=None if residue is None else tuple(top.texts("residue")),
         )
 
@@ -139,15 +139,15 @@ def _bits(value: Any, where: str) -> Bits:
         counterfactual=top.text("counterfactual"),
         seeds=tuple(top.integers("seeds")),
         digest=top.text("digest"),
-        digest_without=top.text("digest_without"),
+        digest_counterfactual=top.text("digest_counterfactual"),
         differing=tuple(top.texts("differing")),
     )
 
 
-def _forgotten(value: Any, where: str) -> Forgotten:
+def _forget(value: Any, where: str) -> ForgetFindings:
     top = Fields(value, where)
     attacks = tuple(Attack.from_json(item, f"{where}: attack") for item in top.items("attacks"))
-    return Forgotten(top.integer("request"), top.text("task"), top.text("counterfactual"), attacks)
+    return ForgetFindings(top.integer("request"), top.text("task"), top.text("counterfactual"), attacks)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ normal distributions to the confidences. A target agent's confidence on that exa
 
     Λ = log N(φ; μ_forgot, σ_forgot) - log N(φ; μ_never, σ_never),    φ = log p/(1-p) of the right class
 
-Targets are agents that were no shadows, half of them of each kind.
+Targets are agents that were not shadows, half of them of each kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clpu.audit.findings import Attack
-from clpu.audit.observed import Observed
+from clpu.audit.observations import Observations
 from clpu.audit.roc import RATES, Scores
 
 Floats = NDArray[np.float64]
@@ -47,9 +47,9 @@ def _log_normal(x: Floats, shadows: ArrayLike) -> Floats:
     return -((x - mean) ** 2) / (2 * variance) - np.log(variance) / 2
 
 
-def attacks(actual: Observed, never: Observed) -> list[Attack]:
-    """The per-example attack, and the global threshold beside it."""
-    forgot, unaware = _bounded(actual.confidence), _bounded(never.confidence)
+def attacks(actual: Observations, counterfactual: Observations) -> list[Attack]:
+    """The per-example attack, and the one with a single threshold for all examples."""
+    forgot, unaware = _bounded(actual.confidence), _bounded(counterfactual.confidence)
     half = min(len(forgot), len(unaware)) // 2
     shadows, targets = (forgot[:half], unaware[:half]), (forgot[half:], unaware[half:])
     ratios = Scores(*(likelihood_ratios(*shadows, group) for group in targets))
@@ -61,16 +61,16 @@ def attacks(actual: Observed, never: Observed) -> list[Attack]:
 
 def _attack(name: str, scores: Scores, *, two_sided: bool, shadows: int) -> Attack:
     roc, intervals = scores.roc(), scores.intervals()
-    figures: dict[str, object] = {
+    details: dict[str, object] = {
         "shadows": shadows,
         "targets": [len(scores.positives), len(scores.negatives)],
         "examples": scores.positives.shape[1],
         "curve": [[rate, roc.at(rate)] for rate in GRID],
     }
     for rate, interval in zip(RATES, intervals[1:]):
-        figures[f"tpr_at_{rate:g}"] = roc.at(rate)
-        figures[f"tpr_at_{rate:g}_interval"] = list(interval)
-    return Attack(name, scores.effect(two_sided=two_sided, interval=intervals[0]), figures)
+        details[f"tpr_at_{rate:g}"] = roc.at(rate)
+        details[f"tpr_at_{rate:g}_interval"] = list(interval)
+    return Attack(name, scores.effect(two_sided=two_sided, interval=intervals[0]), details)
 
 
 def _bounded(confidence: ArrayLike) -> Floats:

@@ -1,7 +1,7 @@
 """Permutation tests: could the labels "forgot" and "never learned" have been dealt at random?
 
-Under the hypothesis that runs of the two groups cannot be told apart, every way to deal the labels to the runs is as
-likely as the one that was. The p-value is the share of them whose statistic is at least as large, the real one
+Under the hypothesis that runs of the two groups do not differ, every way to assign the labels to the runs is as likely
+as the real one. The p-value is the share of them whose statistic is at least as large, the real one
 included, so it is never 0 and holds for any number of runs, whatever the outputs look like.
 """
 
@@ -92,7 +92,7 @@ def detectable(first: int, second: int, error_rate: float, power: float = 0.8) -
 
 @dataclass(frozen=True)
 class Effect:
-    """How far apart two groups are: a value that is `chance` where they are alike, a 95 % interval, a p-value."""
+    """How far apart two groups are: a value that is `chance` where they are alike, a 95% interval, a p-value."""
 
     value: float
     low: float

@@ -1,4 +1,4 @@
-"""What an audit will do: which agents it trains, what it looks at, and what that costs."""
+"""What an audit will do: which agents it trains, what it observes, and what that costs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clpu.agent import Agent, Progress
-from clpu.audit.observed import Sizes
+from clpu.audit.observations import Sizes
 from clpu.audit.probes import Probe, Sight
 from clpu.bench.pieces import TaskData
 from clpu.bench.plan import COUNTERFACTUAL_SEEDS, request_costs
@@ -18,23 +18,26 @@ from clpu.errors import BadSetting
 from clpu.recipe import Recipe
 from clpu.requests import Stream
 
+#: What an audit asks of agents unless told otherwise: all that was learned is forgotten; then tasks are made permanent
+#: and learned, one of them anew, after a forget request, so that what was kept of a forgotten task can come back.
+AUDIT_REQUESTS = "clpu-audit"
 #: Seeds of the pairs whose bits are compared begin here.
 PAIR_SEEDS = 2000
-#: So many replicas of the MLP are trained in one piece of work: more gain little, and pieces keep two cores busy.
-AT_ONCE = 16
-#: Steps that are timed to say what an audit costs.
-TIMED = 20
+#: So many replicas of the MLP are trained in one probe: more gain little, and several probes keep two cores busy.
+REPLICAS_PER_PROBE = 16
+#: Steps that are timed to estimate what an audit costs.
+TIMED_STEPS = 20
 # Seconds that a probe takes besides its steps: outputs, attacks, files.
-_A_PROBE = 0.3
+_SECONDS_PER_PROBE = 0.3
 
 
 @dataclass(frozen=True)
 class Design:
     """How much an audit does.
 
-    `runs` agents a group are trained, `pairs` twins are compared bit by bit; `images` test images and `members`
-    training examples are looked at; relearning takes a share `relearning` of the steps of learning, with `stops` to
-    measure; `error_rate` is how often an honest method may be accused.
+    `runs` agents are trained per group, and `pairs` twins are compared bit for bit. `images` test images and `members`
+    training examples are observed. Relearning takes a share `relearning` of the original training steps, with `stops`
+    to measure. `error_rate` is how often a method without a trace may be flagged.
     """
 
     runs: int = 32
@@ -47,31 +50,31 @@ class Design:
 
     def __post_init__(self) -> None:
         if not 4 <= self.runs <= COUNTERFACTUAL_SEEDS:
-            raise BadSetting(f"an audit needs 4 to {COUNTERFACTUAL_SEEDS} runs a group, got {self.runs}")
+            raise BadSetting(f"an audit needs 4 to {COUNTERFACTUAL_SEEDS} runs per group, got {self.runs}")
         if not 0 < self.error_rate < 1:
-            raise BadSetting(f"error_rate must lie between 0 and 1, got {self.error_rate}")
+            raise BadSetting(f"error_rate must be between 0 and 1, got {self.error_rate}")
 
     def sizes(self, steps: int) -> Sizes:
-        """What is looked at, where learning a task takes so many steps."""
+        """What is observed, where learning a task takes so many steps."""
         return Sizes(self.images, self.members, max(self.stops, round(self.relearning * steps)), self.stops)
 
 
-#: How big each profile's audit is.
+#: The design of each profile's audit.
 DESIGNS = {"smoke": Design(runs=8, images=60, members=60), "small": Design(), "paper": Design(runs=64)}
 
 #: An audit trains six times as many agents as a benchmark, so at `small` it takes fewer images of each task.
-MOST_IMAGES = {"small": 1_500}
+MAX_IMAGES = {"small": 1_500}
 
 
 def audit_profile(stream: str, name: str) -> Profile:
     """The profile of that name as audits use it."""
     base = profile(stream, name)
-    most = MOST_IMAGES.get(name)
+    most = MAX_IMAGES.get(name)
     return base if most is None or (base.train or 0) <= most else replace(base, train=most)
 
 
 @dataclass(frozen=True)
-class Plan:
+class AuditPlan:
     """The recipe, the data, and the probes of each method."""
 
     recipe: Recipe
@@ -86,8 +89,8 @@ class Plan:
 
 
 def steps_of(task: TaskData, settings: Mapping[str, Any]) -> int:
-    """The steps with which a task is learned."""
-    return int(-(-len(task.train_y) // settings["batch_size"]) * settings["epochs"])
+    """The steps with which a task is learned, or could be by a method that does not train."""
+    return int(-(-len(task.train_y) // settings.get("batch_size", 32)) * settings.get("epochs", 1))
 
 
 def probes(
@@ -102,20 +105,22 @@ def probes(
 ) -> Iterator[Probe]:
     """The runs of one method: actual, counterfactual, and the twins whose bits are compared.
 
-    Seeds of the two groups differ, so that they are independent; twins have the same.
+    The two groups have different seeds, so that they are independent; twins have the same.
     """
     if not stream.forgets:
         raise BadSetting(f"nothing is forgotten in the requests {stream}, so there is nothing to audit")
     by_name = {task.name: task for task in data}
     sizes = design.sizes(steps_of(by_name[stream[0].task], settings))
+    # What is learned to see whether a forgotten task comes back must be none that is forgotten.
+    forgotten = {stream[n - 1].task for n in stream.forgets}
     spare = [task.name for task in data if task.name not in stream.tasks]
-    later = spare[0] if spare else stream[0].task
-    size = AT_ONCE if network == "mlp" else 1
+    later = next(iter([*spare, *(t for t in stream.tasks if t not in forgotten), stream[0].task]))
+    size = REPLICAS_PER_PROBE if network == "mlp" else 1
     actual = tuple((n, stream[n - 1].task) for n in stream.forgets)
     groups: list[tuple[str, str, int, tuple[Sight, ...]]] = [("actual", str(stream), 0, actual)]
     for text, numbers in counterfactuals(stream).items():
         sights = tuple(dict.fromkeys((len(Stream(text)), stream[n - 1].task) for n in numbers))
-        groups.append((f"never-{numbers[-1]}", text, COUNTERFACTUAL_SEEDS, sights))
+        groups.append((f"counterfactual-{numbers[-1]}", text, COUNTERFACTUAL_SEEDS, sights))
     for group, text, first, sights in groups:
         for start in range(first, first + design.runs, size):
             seeds = tuple(range(start, min(start + size, first + design.runs)))
@@ -124,12 +129,12 @@ def probes(
     checkpoints = tuple(checked(stream))
     yield Probe(method, "bits", str(stream), twins, network, settings, checkpoints, device, threads)
     for text, numbers in counterfactuals(stream, checked(stream)).items():
-        group = f"bits-never-{numbers[-1]}"
+        group = f"bits-counterfactual-{numbers[-1]}"
         yield Probe(method, group, text, twins, network, settings, (len(Stream(text)),), device, threads)
 
 
 def checked(stream: Stream) -> list[int]:
-    """The requests after which bits are compared: the forgets and the last."""
+    """The requests after which bits are compared: those that forget, and the last."""
     return sorted({*stream.forgets, len(stream)})
 
 
@@ -146,10 +151,10 @@ def counterfactuals(stream: Stream, after: Sequence[int] | None = None) -> dict[
 
 
 class _Enough(Exception):
-    """Ends a learning that was only begun to be timed."""
+    """Ends a training that was only begun to be timed."""
 
 
-def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
+def estimate(plan: AuditPlan, left: Sequence[Probe], workers: int) -> float:
     """Seconds that probes will take, from the time of a few steps and the rough cost of each request."""
     if not left:
         return 0.0
@@ -159,7 +164,7 @@ def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
 
     def watch(step: Progress) -> None:
         stamps.append(time.perf_counter())
-        if step.step >= TIMED:
+        if step.step >= TIMED_STEPS:
             raise _Enough
 
     base = {k: v for k, v in probe.settings.items() if k in Agent("seq", probe.network).settings}
@@ -177,9 +182,9 @@ def estimate(plan: Plan, left: Sequence[Probe], workers: int) -> float:
     a_step = (stamps[-1] - stamps[len(stamps) // 4]) / max(1, len(stamps) - 1 - len(stamps) // 4) / len(probe.seeds)
     total = 0.0
     for one in left:
-        # What is observed takes about as long as learning a task for each time it is done.
+        # Observing takes about as long as learning a task, each time.
         extra = replace(one, requests=f"{task.name}R") if one.sights else None
         looks = len({number for number, _ in one.sights})
         cost = sum(request_costs(one)) + (looks * sum(request_costs(extra)) if extra else 0.0)
-        total += cost * steps_of(task, one.settings) * a_step + _A_PROBE
+        total += cost * steps_of(task, one.settings) * a_step + _SECONDS_PER_PROBE
     return total / max(1, min(workers, len(left)))

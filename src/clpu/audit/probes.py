@@ -1,8 +1,10 @@
-"""A piece of the audit's work: some runs of a stream, observed after its forgets."""
+"""A job of the audit: some runs of a stream, observed after its forget requests."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +18,24 @@ from torch import nn
 from clpu import machine
 from clpu.agent import Agent, Progress
 from clpu.audit.bitwise import fingerprint
-from clpu.audit.observed import LATER, Observed, Sizes, accuracy, observe
+from clpu.audit.observations import LATER_TASK, Observations, Sizes, accuracy, observe
 from clpu.bench.engine import shared_folder
-from clpu.bench.pieces import Piece, TaskData, handle, share, write_arrays
+from clpu.bench.pieces import Piece, SharedFolder, TaskData, handle, write_arrays
+from clpu.bench.shared_training import sharing
 from clpu.errors import BadRun
-from clpu.methods import Method
-from clpu.requests import Stream
+from clpu.isolation import Listener, run_isolated
+from clpu.methods import METHODS, Method
+from clpu.requests import Request, Stream
+from clpu.threads import computing_with
 
 #: (number of a request, name of a forgotten task): what is observed, and when.
 Sight = tuple[int, str]
+
+#: torch's optimisers import this when they are first used; the next copy of this process should have it already.
+_SLOW_TO_IMPORT = "torch._dynamo"
+
+#: Takes the number of a request, and how far it is; nothing if it is complete.
+Report = Callable[[int, Progress | None], None]
 
 
 @dataclass(frozen=True)
@@ -37,37 +48,39 @@ class Probe(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class ProbeResult:
     """What came out: observations, or fingerprints after some requests."""
 
-    observed: dict[Sight, Observed]
+    observations: dict[Sight, Observations]
     fingerprints: dict[int, dict[str, str]]
 
 
 def perform(
     probe: Probe,
     data: Sequence[TaskData],
-    progress: Callable[[int, Progress | None], None] = lambda n, p: None,
+    progress: Report = lambda number, step: None,
     method: type[Method] | None = None,
     network: nn.Module | None = None,
     shared: Path | None = None,
-) -> Seen:
-    """Train the runs of a probe through their stream and look at them.
+) -> ProbeResult:
+    """Train the runs of a probe through their stream and observe them.
 
-    `shared` is a folder for learning that methods have in common. Bits are never taken from it: runs that are
-    compared bit by bit are trained independently.
+    `shared` is a folder for training that methods have in common. Bits are never taken from it: runs that are
+    compared bit for bit are trained independently.
     """
     by_name = {task.name: task for task in data}
+    chosen = METHODS[probe.method] if method is None else method
+    if shared is not None and not probe.outputs_after:
+        chosen = sharing(chosen, SharedFolder(shared))
     agent = Agent(
-        probe.method if method is None else method,
+        chosen,
         probe.network if network is None else network,
         seeds=probe.seeds,
         device=probe.device,
         threads=probe.threads,
         **probe.settings,
     )
-    share(agent, None if probe.outputs_after else shared)
-    observed: dict[Sight, Observed] = {}
+    observations: dict[Sight, Observations] = {}
     prints: dict[int, dict[str, str]] = {}
     stream = Stream(probe.requests)
     for number in range(len(stream) + 1):
@@ -81,31 +94,60 @@ def perform(
         tasks = [task for at, task in probe.sights if at == number]
         if tasks:
             later = agent.copy()
-            later.learn(LATER, by_name[probe.later].train_x, by_name[probe.later].train_y)
+            later.learn(LATER_TASK, by_name[probe.later].train_x, by_name[probe.later].train_y)
             for task in tasks:
-                seen = observe(agent, by_name[task], probe.sizes)
-                observed[number, task] = replace(seen, relapse=accuracy(later, by_name[task], probe.sizes))
-    return Seen(observed, prints)
+                observed = observe(agent, by_name[task], probe.sizes)
+                observations[number, task] = replace(observed, relapse=accuracy(later, by_name[task], probe.sizes))
+    return ProbeResult(observations, prints)
 
 
-def work(probe: Probe, data: Sequence[TaskData], path: Path, progress: Callable[[int, Progress | None], None]) -> None:
-    """What the engine does with a probe of a registered method."""
-    save(path, probe, perform(probe, data, progress, shared=shared_folder(path.parent, probe)))
+def work(
+    probe: Probe,
+    data: Sequence[TaskData],
+    path: Path,
+    progress: Report,
+    method: type[Method] | None = None,
+    network: nn.Module | None = None,
+) -> None:
+    """What the engine does with a probe: perform it in a process of its own, and save the result.
+
+    Every probe finds the memory as the first one did. Otherwise, what a method kept outside the state, such as a
+    counter on its class, would reach the next probe, and twins could come out equal or different by accident.
+    Registered methods share training; a graphics card cannot be used by a copy of a process.
+    """
+    shared = shared_folder(path.parent, probe) if method is None else None
+
+    def performed(tell: Listener) -> bool:
+        def report(number: int, step: Progress | None) -> None:
+            tell(number, [str(step.request), step.phase, step.step, step.steps] if step else None)
+
+        with computing_with(probe.threads):
+            save(path, probe, perform(probe, data, report, method, network, shared))
+        return _SLOW_TO_IMPORT in sys.modules
+
+    def reported(number: int, step: list[Any] | None) -> None:
+        progress(number, Progress(Request.parse(step[0]), *step[1:]) if step else None)
+
+    if probe.device == "cpu":
+        if run_isolated(performed, reported):
+            importlib.import_module(_SLOW_TO_IMPORT)
+    else:
+        performed(reported)
 
 
-def save(path: Path, probe: Probe, seen: Seen) -> None:
-    """Write a finished probe, whole or not at all, with what computed it."""
+def save(path: Path, probe: Probe, result: ProbeResult) -> None:
+    """Write a finished probe atomically, with what computed it."""
     arrays: dict[str, NDArray[Any]] = {}
-    for (number, task), observed in seen.observed.items():
+    for (number, task), observed in result.observations.items():
         arrays |= {f"{name}/{number}/{task}": array for name, array in observed.arrays().items()}
-    prints = json.dumps({str(number): parts for number, parts in seen.fingerprints.items()})
+    prints = json.dumps({str(number): parts for number, parts in result.fingerprints.items()})
     metadata = {"piece": probe.described(), "fingerprints": prints, "machine": machine.here(probe.device).to_text()}
     # A file without tensors is fine for safetensors, but not for every version that reads it.
     write_arrays(path, arrays or {"none": np.zeros(1)}, metadata)
 
 
-def load(path: Path, probe: Probe) -> Seen:
-    """Read a finished probe; `BadRun` if the file is damaged or of other work."""
+def load(path: Path, probe: Probe) -> ProbeResult:
+    """Read a finished probe; `BadRun` if the file is damaged or belongs to a different job."""
     try:
         with safetensors.safe_open(path, "numpy") as file:
             metadata = file.metadata()
@@ -116,10 +158,10 @@ def load(path: Path, probe: Probe) -> Seen:
             if key != "none":
                 name, number, task = key.split("/", 2)
                 groups.setdefault((int(number), task), {})[name] = array
-        observed = {sight: Observed(**parts) for sight, parts in groups.items()}
+        observations = {sight: Observations(**parts) for sight, parts in groups.items()}
         prints = {int(number): parts for number, parts in json.loads(metadata["fingerprints"]).items()}
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{path} is damaged: {error!s:.200}; remove it and run the same command again") from None
+        raise BadRun(f"{path} is damaged: {error!s:.200}; delete it and run the same command again") from None
     if not same:
-        raise BadRun(f"{path} is about other work than asked for; remove it and run the same command again")
-    return Seen(observed, prints)
+        raise BadRun(f"{path} belongs to a different job; delete it and run the same command again")
+    return ProbeResult(observations, prints)

@@ -11,36 +11,36 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clpu.audit.findings import Attack
-from clpu.audit.observed import Observed
+from clpu.audit.observations import Observations
 from clpu.audit.permutation import rank_test
 
 #: "Learned" means this share of the way from the lowest to the highest mean accuracy of both groups together.
 LEARNED = 0.8
 
 
-def relearning(actual: Observed, never: Observed, marks: Sequence[int]) -> Attack:
+def relearning(actual: Observations, counterfactual: Observations, marks: Sequence[int]) -> Attack:
     """Runs that forgot against runs that never learned, by their mean accuracy while learning the task.
 
     The mean over the curve has a value for every run, also for one that is never done; the steps to a fixed accuracy
-    are told beside it.
+    are reported as well.
     """
-    curves = np.concatenate([actual.relearning, never.relearning]).astype(float)
-    means = [group.relearning.astype(float).mean(axis=0) for group in (actual, never)]
+    curves = np.concatenate([actual.relearning, counterfactual.relearning]).astype(float)
+    means = [group.relearning.astype(float).mean(axis=0) for group in (actual, counterfactual)]
     low, high = np.min(means), np.max(means)
     goal = float(low + LEARNED * (high - low))
     steps = steps_to(curves, marks, goal)
     count = len(actual.relearning)
-    figures = {
+    details = {
         "marks": list(marks),
         "curve": means[0].tolist(),
-        "curve_never": means[1].tolist(),
+        "curve_counterfactual": means[1].tolist(),
         "goal": goal,
         "steps": float(steps[:count].mean()),
-        "steps_never": float(steps[count:].mean()),
+        "steps_counterfactual": float(steps[count:].mean()),
         "unfinished": [float((s >= marks[-1]).mean()) for s in (steps[:count], steps[count:])],
     }
     area = curves.mean(axis=1)
-    return Attack("relearning", rank_test(area[:count], area[count:]), figures)
+    return Attack("relearning", rank_test(area[:count], area[count:]), details)
 
 
 def steps_to(curves: ArrayLike, marks: Sequence[int], goal: float) -> NDArray[np.float64]:
@@ -60,12 +60,12 @@ def steps_to(curves: ArrayLike, marks: Sequence[int], goal: float) -> NDArray[np
     return steps
 
 
-def relapse(actual: Observed, never: Observed) -> Attack:
+def relapse(actual: Observations, counterfactual: Observations) -> Attack:
     """Accuracy on the forgotten task after another task was learned, against runs that never learned the first."""
-    figures = {
+    details = {
         "accuracy": float(actual.relapse.mean()),
-        "accuracy_never": float(never.relapse.mean()),
+        "accuracy_counterfactual": float(counterfactual.relapse.mean()),
         "before": float(actual.accuracy.mean()),
-        "before_never": float(never.accuracy.mean()),
+        "before_counterfactual": float(counterfactual.accuracy.mean()),
     }
-    return Attack("relapse", rank_test(actual.relapse, never.relapse), figures)
+    return Attack("relapse", rank_test(actual.relapse, counterfactual.relapse), details)

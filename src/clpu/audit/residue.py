@@ -1,4 +1,4 @@
-"""Residue: what the disk still holds of a forgotten task, where the agent lives in a store."""
+"""Residue: what is left on disk of a forgotten task of a durable agent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from clpu.bench.pieces import TaskData
 from clpu.requests import Instruction, Stream
 from clpu.store.residue import search, text_forms
 
-#: So many training inputs of a forgotten task are looked for, each as the bytes in which a memory would keep it.
+#: Training inputs of a forgotten task that are searched for, each as the bytes in which a memory would keep it.
 INPUTS = 200
 
 
 def residue(
     method: str, stream: Stream, data: Sequence[TaskData], network: str, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Let a durable agent handle a stream in a folder of its own, and search the folder after each forget.
+    """Let a durable agent handle a stream in a temporary folder, and search the folder after each forget request.
 
     Tasks get names that cannot occur by chance. A finding names the file and the form, not the data.
     """

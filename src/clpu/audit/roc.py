@@ -71,7 +71,7 @@ class Scores:
         return Roc(np.append(0.0, negative / negative[-1]), np.append(0.0, positive / positive[-1]))
 
     def intervals(self, rates: Sequence[float] = RATES, seed: int = 0) -> list[tuple[float, float]]:
-        """95 % bootstrap intervals, over agents, of the area and of the true positives at each rate."""
+        """95% bootstrap intervals, over agents, of the area and of the true positives at each rate."""
         generator = np.random.default_rng(seed)
         counts = [
             generator.multinomial(len(group), np.full(len(group), 1 / len(group)), size=RESAMPLES).astype(float)

@@ -1,4 +1,4 @@
-"""An audit's table, in a terminal and as Markdown: a row a method, a column an attack."""
+"""An audit's table, in a terminal and as Markdown: one row per method, one column per attack."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from clpu import terminal
 from clpu.audit.findings import Findings
 from clpu.audit.run import Audit
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, power, strongest, verdict
-from clpu.report import names
+from clpu.methods import label_of
+from clpu.report import formatting
 from clpu.report.machines import mixture
 from clpu.report.tables import profile
 
-#: The attacks' names where there is little room.
-SHORT = dict(zip(ATTACKS, ("outputs", "others", "member", "thresh.", "relearn", "relapse", "features")))
+#: Short names of the attacks for the terminal.
+SHORT = dict(zip(ATTACKS, ("outputs", "side eff.", "LiRA", "threshold", "relearn", "relapse", "features")))
 
 STYLES = {EXACT: "green", TRACE: "red"}
 
-#: What the columns hold, for the line beneath a table.
+#: What the columns show, for the line below a table.
 KEY = (
-    "Each cell: the strongest effect over the forgets [its 95 % interval]; * marks what counts as found. "
+    "Each cell: the strongest effect across forget requests [95% interval]; * marks what counts as found. "
     "Outputs, side effects and features: separation of the two groups, 0 for none, 1 for complete. "
-    "The others: AUC, 0.5 for chance."
+    "Membership, threshold, relearning and relapse: AUC, 0.5 for chance."
 )
 
 
@@ -33,16 +34,16 @@ def cell(findings: Findings, attack: str) -> str:
         return "–"
     hit = strongest(findings, attack)
     effect = hit.effect
-    value, low, high = (names.number(v) for v in (effect.value, effect.low, effect.high))
+    value, low, high = (formatting.number(v) for v in (effect.value, effect.low, effect.high))
     return f"{value}{'*' if hit.found else ''} [{low}, {high}]"
 
 
 def heading(audit: Audit) -> str:
-    """What was audited, in a line."""
+    """What was audited, in one line."""
     recipe = audit.recipe
     return (
-        f"{names.stream(recipe.stream)}, profile {profile(recipe)}, requests {recipe.requests}, "
-        f"{len(recipe.seeds)} runs a group"
+        f"{formatting.benchmark(recipe.stream)}, profile {profile(recipe)}, requests {recipe.requests}, "
+        f"{len(recipe.seeds)} agents per group"
     )
 
 
@@ -51,13 +52,13 @@ def caveat(audit: Audit) -> str:
     first = next(iter(audit.findings.values()))
     mixed = mixture(audit.recipe, list(audit.findings))
     return (
-        f"An honest method is accused in at most {100 * first.error_rate:g} % of audits (Holm's correction over all "
-        f"attacks on it). {power(first)}" + (f" {mixed}" if mixed else "")
+        f"A method that leaves no trace is flagged in at most {100 * first.error_rate:g}% of audits (Holm correction "
+        f"across all attacks on it). {power(first)}" + (f" {mixed}" if mixed else "")
     )
 
 
 def show(audit: Audit, console: Console | None = None) -> None:
-    """Print the verdicts, each with its reason, above them the strongest effect of each attack."""
+    """Print the strongest effect of each attack, and below it the verdicts, each with its explanation."""
     console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
     console.print(terminal.text(heading(audit), style="bold"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -67,25 +68,25 @@ def show(audit: Audit, console: Console | None = None) -> None:
         kind = verdict(findings).kind
         cells = [cell(findings, attack).partition(" ")[0] for attack in ATTACKS]
         marked = [terminal.text(text, style="red" if "*" in text else "") for text in cells]
-        name = terminal.text(names.method(method))
+        name = terminal.text(label_of(method))
         table.add_row(name, terminal.text(kind, style=STYLES.get(kind, "yellow")), *marked)
     console.print(table)
     console.print(terminal.text(KEY, style="dim"))
     console.print(terminal.text(caveat(audit), style="dim"))
     for method, findings in audit.findings.items():
         said = verdict(findings)
-        line = terminal.text(f"{names.method(method)}: ", style="bold")
+        line = terminal.text(f"{label_of(method)}: ", style="bold")
         line.append_text(terminal.text(said.title, style=STYLES.get(said.kind, "yellow")))
-        console.print(line.append_text(terminal.text(f". {said.words}", style="not bold")))
+        console.print(line.append_text(terminal.text(f". {said.explanation}", style="not bold")))
 
 
 def markdown(audit: Audit) -> str:
-    """The same for a README."""
+    """The same as Markdown."""
     lines = [f"**{heading(audit)}**", "", "| method | verdict | bits | " + " | ".join(ATTACKS) + " |"]
     lines.append("|---|---|---|" + "---|" * len(ATTACKS))
     for method, findings in audit.findings.items():
         cells = " | ".join(cell(findings, attack).replace("*", "\\*") for attack in ATTACKS)
         bits = "equal" if findings.exact else "differ"
-        lines.append(f"| {names.method(method)} | {verdict(findings).title} | {bits} | {cells} |")
+        lines.append(f"| {label_of(method)} | {verdict(findings).title} | {bits} | {cells} |")
     command = f"\nMade by `{audit.recipe.command}`." if audit.recipe.command else ""
     return "\n".join([*lines, "", KEY.replace("*", "\\*"), "", caveat(audit), command]).rstrip() + "\n"

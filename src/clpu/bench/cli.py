@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from clpu.bench import options
+from clpu.options import Load, load_files
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -15,19 +16,19 @@ def add_commands(app: typer.Typer) -> None:
 
     @app.command()
     def bench(
-        stream: options.StreamOfTasks = "rot-digits",
+        benchmark: options.Benchmark = "rot-digits",
         methods: options.Methods = None,
         seeds: Annotated[int, typer.Option(help="Replicas of each method, actual and counterfactual each.")] = 5,
         profile: options.Size = "small",
         requests: options.Requests = "clpu-2022",
         out: Annotated[
             Optional[Path],  # noqa: UP045
-            typer.Option(help="The run folder.", show_default="runs/STREAM-PROFILE"),
+            typer.Option(help="The run folder.", show_default="runs/BENCHMARK-PROFILE"),
         ] = None,
         workers: options.Workers = None,
         threads: options.Threads = 1,
         set_: options.Overrides = None,
-        load: options.Load = None,
+        load: Load = None,
         device: options.Device = "cpu",
         engine: Annotated[str, typer.Option(help="Where the work is done: local, or ray (many machines).")] = "local",
         address: Annotated[
@@ -45,9 +46,9 @@ def add_commands(app: typer.Typer) -> None:
         from clpu.bench.command import Where
         from clpu.bench.command import bench as command
 
-        options.load_methods(load)
+        load_files(load)
         names = options.names_of(methods)
-        folder = out or Path("runs") / f"{stream}-{profile}"
+        folder = out or Path("runs") / f"{benchmark}-{profile}"
         where = Where(engine, address, workers, device, threads, mix_machines)
-        code = command(stream, profile, names, requests, seeds, folder, set_ or [], where, quiet)
+        code = command(benchmark, profile, names, requests, seeds, folder, set_ or [], where, quiet)
         raise typer.Exit(code)

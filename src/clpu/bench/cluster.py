@@ -18,7 +18,7 @@ import torch
 from clpu.bench.engine import Event, Listener, Work, _do, file_of, measure
 from clpu.bench.pieces import Piece, TaskData
 from clpu.errors import BadSetting
-from clpu.methods import files
+from clpu.methods import plugins
 
 #: How often a piece is tried again after its process died.
 RETRIES = 3
@@ -64,7 +64,7 @@ def _run(
     stored = ray.put([_packed(task) for task in data])
     events = ray.remote(num_cpus=0)(_Events).remote()
     remote = ray.remote(max_retries=RETRIES, retry_exceptions=False)(_perform)
-    waiting, failures, own = list(pieces), {}, dict(files.LOADED)
+    waiting, failures, own = list(pieces), {}, dict(plugins.LOADED)
     running: dict[Any, Piece] = {}
     while waiting or running:
         while waiting and len(running) < workers:
@@ -106,7 +106,7 @@ def _perform(
     piece: Piece, packed: list[Any], events: Any, work: Work, own: dict[str, tuple[str, bytes]]
 ) -> tuple[str, bytes]:
     """One piece, in a Ray worker: the reason if it failed, and the file that it would have saved."""
-    trouble = files.load_again(own)
+    trouble = plugins.load_again(own)
     if trouble:
         return trouble, b""
     data = [_unpacked(task) for task in packed]

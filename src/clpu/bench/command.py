@@ -15,7 +15,7 @@ from clpu.bench.display import Display
 from clpu.bench.profiles import profile as named_profile
 from clpu.errors import BadSetting
 from clpu.report import write
-from clpu.report.names import duration
+from clpu.report.formatting import duration
 from clpu.report.terminal import show
 from clpu.results import read_run
 

@@ -14,7 +14,7 @@ from clpu import terminal
 from clpu.bench.engine import Event
 from clpu.bench.pieces import Piece
 from clpu.bench.plan import request_costs
-from clpu.report.names import duration
+from clpu.report.formatting import duration
 from clpu.requests import Stream
 
 #: Where there are no bars, a long piece says how far it is at most this often.

@@ -21,7 +21,7 @@ from clpu import machine
 from clpu.agent import Progress
 from clpu.bench.pieces import Piece, TaskData, perform, save
 from clpu.errors import Error
-from clpu.methods import files
+from clpu.methods import plugins
 from clpu.threads import computing_with
 
 #: A worker says how far it is at most this often, counted in steps.
@@ -124,7 +124,7 @@ class _Worker:
 
     def __init__(self, context: Any, data: Sequence[TaskData], folder: Path, work: Work) -> None:
         self.connection, theirs = context.Pipe()
-        own = dict(files.LOADED)
+        own = dict(plugins.LOADED)
         self.process = context.Process(target=_work, args=(theirs, list(data), folder, work, own), daemon=True)
         self.process.start()
         theirs.close()
@@ -140,7 +140,7 @@ def _work(
 ) -> None:
     """A worker's life: pieces come in, events go out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    trouble = files.load_again(own)
+    trouble = plugins.load_again(own)
     while True:
         try:
             piece = connection.recv()

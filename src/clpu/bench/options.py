@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-StreamOfTasks = Annotated[
-    str, typer.Argument(help="The stream of tasks: perm-, rot- or split- and a data set (`clpu data list`).")
+Benchmark = Annotated[
+    str,
+    typer.Argument(metavar="BENCHMARK", help="perm-, rot- or split- followed by a data set (`clpu data list`)."),
 ]
 Methods = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads the annotation on Python 3.10 too
-    typer.Option(help="Methods, by name and as often as you like, or all (`clpu methods`).", show_default="all"),
+    typer.Option(help="Methods to run, comma-separated or repeated; see `clpu methods`.", show_default="all"),
 ]
-Size = Annotated[str, typer.Option(help="How big: paper, small (two CPU cores) or smoke (a test of the machinery).")]
+Size = Annotated[
+    str,
+    typer.Option(
+        help="Size preset: smoke (seconds; checks the installation), small (minutes on two CPU cores) or paper (the "
+        "paper's settings)."
+    ),
+]
 Requests = Annotated[str, typer.Option(help="Requests, such as '1R 2T 2F', or the name of a known stream.")]
 Workers = Annotated[
     Optional[int],  # noqa: UP045
@@ -23,25 +29,13 @@ Workers = Annotated[
 Threads = Annotated[int, typer.Option(help="Threads per agent. The numbers depend on it.")]
 Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", help="key=value or method.key=value: changes a setting; as often as you like."),
-]
-Load = Annotated[
-    Optional[list[Path]],  # noqa: UP045
-    typer.Option(help="A Python file with methods of your own (docs/adding-a-method.md); as often as you like."),
+    typer.Option("--set", help="Override a setting: key=value or method.key=value; may be repeated."),
 ]
 MixMachines = Annotated[
     bool,
     typer.Option("--mix-machines", help="Resume although this machine computes differently; the report shows it."),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps …")]
-
-
-def load_methods(files: list[Path] | None) -> None:
-    """Make the methods in the files of `--load` known."""
-    from clpu.methods.files import load
-
-    for path in files or []:
-        load(path)
 
 
 def names_of(methods: list[str] | None) -> list[str]:

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from clpu import machine
 from clpu.agent import Agent, Progress
+from clpu.bench.shared_training import sharing
 from clpu.errors import BadData, BadRun
-from clpu.methods.alone import digest
-from clpu.networks.network import Network
+from clpu.methods import METHODS
 from clpu.requests import Instruction, Request, Stream
+from clpu.state import Leaf, State
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,15 @@ def perform(
     `shared` is a folder in which pieces leave learning for others that would do the same.
     """
     stream, by_name = Stream(piece.requests), {task.name: task for task in data}
+    place = None if shared is None else SharedFolder(shared)
     agent = Agent(
-        piece.method,
+        METHODS[piece.method] if place is None else sharing(METHODS[piece.method], place),
         piece.network,
         seeds=piece.seeds,
         device=piece.device,
         threads=piece.threads,
         **piece.settings,
     )
-    place = share(agent, shared)
     # A counterfactual may have no requests at all; then the fresh agent is what is measured.
     accuracy = np.zeros((max(1, len(stream)), len(data), len(piece.seeds)))
     outputs: dict[tuple[int, str], NDArray[np.float32]] = {}
@@ -133,26 +134,19 @@ def handle(agent: Agent, request: Request, data: dict[str, TaskData]) -> None:
 
 
 class _Examiner:
-    """An agent's answers to the test sets. Networks never change, so one that was asked before is not asked again."""
+    """An agent's answers to the test sets; a question whose answer cannot have changed is not asked again."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self._known: dict[str, tuple[Network, Tensor]] = {}
+        self._known: dict[str, tuple[State, Tensor]] = {}
 
     def log_probabilities(self, task: TaskData) -> Tensor:
-        network = self.agent._method.network_of(task.name) if self.agent.tasks else None
-        asked, log_p = self._known.get(task.name, (None, None))
-        if log_p is None or asked is not network:
+        relevant = self.agent.state().only(task.name)
+        before, log_p = self._known.get(task.name, (None, None))
+        if log_p is None or before != relevant:
             log_p = F.log_softmax(self.agent.logits(task.name, task.test_x, len(task.classes)), -1)
-            if network is not None:
-                self._known[task.name] = network, log_p
+            self._known[task.name] = relevant, log_p
         return log_p
-
-
-def share(agent: Agent, folder: Path | None) -> SharedFolder | None:
-    """Let an agent take from a folder, and leave there, learning that other methods have in common with its own."""
-    agent._method.shared = place = None if folder is None else SharedFolder(folder)
-    return place
 
 
 class SharedFolder:
@@ -169,7 +163,7 @@ class SharedFolder:
             with safetensors.safe_open(self.path / key, "numpy") as file:
                 tensors = {name: torch.from_numpy(file.get_tensor(name)).clone() for name in file.keys()}  # noqa: SIM118
                 metadata = file.metadata()
-            seconds, same = float(metadata["seconds"]), metadata["sha256"] == digest(tensors)
+            seconds, same = float(metadata["seconds"]), metadata["sha256"] == Leaf(tensors).sha256
         except (OSError, safetensors.SafetensorError, KeyError, ValueError, TypeError):
             return None
         self.seconds += seconds if same else 0.0
@@ -178,7 +172,7 @@ class SharedFolder:
     def put(self, key: str, tensors: dict[str, Tensor], seconds: float) -> None:
         arrays = {name: t.detach().cpu().contiguous().numpy() for name, t in tensors.items()}
         with suppress(OSError):  # a full disk only means that nothing is shared
-            write_arrays(self.path / key, arrays, {"seconds": str(seconds), "sha256": digest(tensors)})
+            write_arrays(self.path / key, arrays, {"seconds": str(seconds), "sha256": Leaf(tensors).sha256})
 
 
 def save(path: Path, piece: Piece, measured: Measured) -> None:

@@ -23,7 +23,9 @@ from clpu.bench.profiles import Profile, with_overrides
 from clpu.data import load as load_data
 from clpu.data import tasks as stream_tasks
 from clpu.errors import BadData, BadSetting
-from clpu.methods.files import CHECKSUMS
+from clpu.methods import METHODS, Method, label_of
+from clpu.methods.plugins import CHECKSUMS
+from clpu.recipe import MethodAbout
 from clpu.requests import Stream
 from clpu.results import DataUsed, Recipe
 
@@ -72,6 +74,7 @@ def plan(
         raise BadSetting(f"names of methods must differ in more than capitals: {', '.join(everyone)}")
     settings = {}
     for method in everyone:
+        asked.check(METHODS[method].forgets)
         options = profile.for_method(method, list(known_settings(method, profile.network)))
         if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
             whole = load_data(stream.partition("-")[2])
@@ -100,8 +103,12 @@ def plan(
             "python": platform.python_version(),
             # What rotates images.
             **({"pillow": machine.installed("pillow")} if stream.startswith("rot-") else {}),
-            # A method from a user's file: which text it had.
-            **{f"{name} (SHA-256)": CHECKSUMS[name] for name in settings if name in CHECKSUMS},
+            # Methods and the network, where they come from a user's file: the file's checksum.
+            **{
+                f"{name} (SHA-256)": CHECKSUMS[name]
+                for name in [*settings, f"network {profile.network}"]
+                if name in CHECKSUMS
+            },
         },
         machine={
             "cpu": machine.cpu(),
@@ -112,8 +119,15 @@ def plan(
         },
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         overrides=profile.overrides,
+        methods_about={method: _about(method) for method in everyone},
     )
     return Plan(recipe, data, pieces)
+
+
+def _about(method: str) -> MethodAbout:
+    """What tables need to know about a method, so that a report does not need its class."""
+    cls = METHODS[method]
+    return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
 
 
 def with_settings(base: Profile, overrides: Sequence[str], methods: Sequence[str]) -> Profile:
@@ -154,7 +168,7 @@ def _pieces(
     size = len(actual) if network == "mlp" else 1
     groups = [("actual", str(stream), actual, tuple(stream.forgets))]
     for text, last in counterfactuals(stream).items():
-        groups.append((f"never-{last}", text, never, (len(Stream(text)),)))
+        groups.append((f"counterfactual-{last}", text, never, (len(Stream(text)),)))
     for group, text, seeds, outputs in groups:
         for first in range(0, len(seeds), size):
             some = tuple(seeds[first : first + size])
@@ -208,23 +222,9 @@ def _some(count: int, wanted: int | None) -> Any:
     return np.linspace(0, count - 1, wanted).round().astype(np.int64)
 
 
-#: Rough cost of a request with each method, for the order of work and the time left: learn, keep, forget.
-COSTS = {
-    "ind": (1, 0, 0),
-    "seq": (1, 0, 0),
-    "ewc": (1.3, 0, 0),
-    "er": (1.8, 0, 1),
-    "lwf": (2.4, 0, 0),
-    "lsf": (4.2, 0, 1),
-    "der++": (1.8, 0, 1),
-    "clpu-der++": (1.2, 2, 0),
-    "clpu-der++-scratch": (1.2, 2, 0),
-}
-
-
 def request_costs(piece: Piece) -> list[float]:
     """The rough cost of each request of a piece; never nothing, so that every request moves the bar."""
-    learn, keep, forget = COSTS.get(piece.method, (1.5, 1.5, 1))
+    learn, keep, forget = METHODS[piece.method].costs if piece.method in METHODS else Method.costs
     known: set[str] = set()
     costs = []
     for request in Stream(piece.requests):
@@ -247,8 +247,6 @@ def in_order(pieces: list[Piece]) -> list[Piece]:
 
 def check_methods(methods: Sequence[str]) -> list[str]:
     """Names of methods, or `all`, checked and without repetition."""
-    from clpu.methods import METHODS
-
     chosen: list[str] = []
     for name in methods:
         if name != "all" and name not in METHODS:

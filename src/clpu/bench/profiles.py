@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clpu.errors import BadSetting
-from clpu.settings import refuse_unknown
+from clpu.methods import METHODS
+from clpu.settings import parse_value, refuse_unknown
 
 PROFILES = ("paper", "small", "smoke")
 
@@ -34,12 +34,12 @@ class Profile:
         return {k: v for k, v in {**self.settings, **self.of_method.get(method, {})}.items() if k in known}
 
 
-#: The paper's strengths of EWC's penalty, and DER++'s weights where they are not the defaults.
-_CIFAR = {
-    "cifar10": {"ewc": {"strength": 500.0}, "lsf": {"strength": 500.0}}
-    | {m: {"beta": 0.5} for m in ("der++", "clpu-der++", "clpu-der++-scratch")},
-    "cifar100": {"ewc": {"strength": 1000.0}, "lsf": {"strength": 1000.0}},
-}
+def _presets(data: str, profile: str) -> dict[str, dict[str, Any]]:
+    """What methods declare for some data and a profile."""
+    return {
+        name: {**method.presets.get(data, {}), **method.presets.get(f"{data} {profile}", {})}
+        for name, method in METHODS.items()
+    }
 
 
 def profile(stream: str, name: str) -> Profile:
@@ -51,31 +51,27 @@ def profile(stream: str, name: str) -> Profile:
     if name not in PROFILES:
         raise BadSetting(f"profile must be one of {', '.join(PROFILES)}, got {name!r:.40}")
     data = stream.partition("-")[2]
-    if data in _CIFAR:
+    of_method = _presets(data, name)
+    if data in ("cifar10", "cifar100"):
         images = {"augment": "crop-flip"}
-        of_method = _CIFAR[data]
         if name == "paper":
             return Profile(name, "resnet18", {"epochs": 10, "width": 64, **images}, of_method)
         if name == "small":
-            # One pass over a task; with a third of it LwF and LSF are not above Seq yet. Networks so far from certain
-            # have a large F, and with the paper's strengths of the penalty a step of EWC and LSF would overshoot.
-            strength = {"strength": 2.0, "fisher": 500}
-            of_method = {**of_method, "ewc": strength, "lsf": strength}
+            # One pass over a task; with a third of it LwF and LSF are not above Seq yet.
             return Profile(name, "resnet18", {"epochs": 1, "width": 8, "lr": 0.05, **images}, of_method, test=400)
         return Profile(name, "resnet18", {"epochs": 1, "width": 1, **images}, of_method, train=64, test=40)
     if data == "digits":
         # 1,442 images: the paper's ten passes at its learning rate would be 460 timid steps.
         settings = {"epochs": 10, "lr": 0.1}
         if name == "smoke":
-            return Profile(name, "mlp", {**settings, "epochs": 1, "hidden": (16,)}, train=200, test=100)
-        # LSF's penalty on the heads lets some of many replicas diverge at 0.1.
-        return Profile(name, "mlp", settings, {"lsf": {"lr": 0.05}})
+            return Profile(name, "mlp", {**settings, "epochs": 1, "hidden": (16,)}, of_method, train=200, test=100)
+        return Profile(name, "mlp", settings, of_method)
     if name == "paper":
-        return Profile(name, "mlp", {"epochs": 10})
+        return Profile(name, "mlp", {"epochs": 10}, of_method)
     if name == "small":
         # A tenth of the paper's steps; at five times its rate they come far enough for its order of methods.
-        return Profile(name, "mlp", {"epochs": 10, "lr": 0.05}, train=6_000, test=1_000)
-    return Profile(name, "mlp", {"epochs": 1, "hidden": (16,)}, train=320, test=100)
+        return Profile(name, "mlp", {"epochs": 10, "lr": 0.05}, of_method, train=6_000, test=1_000)
+    return Profile(name, "mlp", {"epochs": 1, "hidden": (16,)}, of_method, train=320, test=100)
 
 
 def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str, Sequence[str]]) -> Profile:
@@ -89,14 +85,14 @@ def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str
         key, equals, text = assignment.partition("=")
         if not equals or not key or not text or not assignment.isprintable():
             raise BadSetting(f"--set takes key=value or method.key=value, got {assignment!r:.80}")
-        value = _value(text)
+        value = parse_value(text)
         base = replace(base, overrides=(*base.overrides, assignment))
         if key == "network":
             base = replace(base, network=text)
             continue
         if key in ("train", "test", "tasks"):
             if type(value) is not int or value < 1:
-                raise BadSetting(f"{key} must be a positive whole number, got {text!r:.40}")
+                raise BadSetting(f"{key} must be a positive integer, got {text!r:.40}")
             changed: dict[str, Any] = {key: value}
             base = replace(base, **changed)
             continue
@@ -111,14 +107,3 @@ def with_overrides(base: Profile, assignments: Sequence[str], known: Mapping[str
             of_method = {m: {k: v for k, v in s.items() if k != key} for m, s in base.of_method.items()}
             base = replace(base, settings={**base.settings, key: value}, of_method=of_method)
     return base
-
-
-def _value(text: str) -> Any:
-    """A number, a truth value or a tuple where the text is one, else the text itself."""
-    words = {"true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text

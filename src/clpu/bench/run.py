@@ -251,6 +251,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
         methods=tuple(dict.fromkeys([*before.methods, *recipe.methods])),
         settings={**{method: recipe.settings[method] for method in recipe.methods}, **before.settings},
         versions={**recipe.versions, **before.versions},
+        methods_about={**before.methods_about, **recipe.methods_about},
         overrides=tuple(dict.fromkeys([*before.overrides, *recipe.overrides])),
         command=before.command if recipe.command in commands else AND.join(filter(None, [*commands, recipe.command])),
     )

@@ -1,11 +1,17 @@
-"""The program `clpu`. Modules here parse arguments and draw; what they call knows nothing of terminals."""
+"""The program `clpu`. Modules here parse arguments and draw; what they call knows nothing of terminals.
+
+The rule for imports in the whole package: modules that compute import torch (and NumPy) at their top. Modules that read
+files, print or parse arguments do not; they import such modules inside the functions that need them. So `--help`,
+`data list`, `report`, `status`, `verify`, `verify-receipt` and an exact `forget` start in a fraction of a second.
+tests/test_startup.py keeps it so.
+"""
 
 from __future__ import annotations
 
 import typer
 
 from clpu import terminal
-from clpu.bench.options import Load, load_methods
+from clpu.options import Load, load_files
 
 app = typer.Typer(
     name="clpu",
@@ -53,7 +59,7 @@ def methods(load: Load = None) -> None:
     """List the methods, what they promise, and their settings."""
     from clpu.cli.methods import show
 
-    load_methods(load)
+    load_files(load)
     show()
 
 

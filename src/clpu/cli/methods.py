@@ -6,7 +6,8 @@ from rich.table import Table
 
 from clpu import terminal
 from clpu.methods import METHODS
-from clpu.settings import Training, known
+from clpu.settings import Training
+from clpu.settings import setting_fields as known
 
 
 def show() -> None:
@@ -16,7 +17,7 @@ def show() -> None:
     for column in ("method", "forgetting", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
     for name, method in METHODS.items():
-        kind = terminal.text("exact", "green") if method.exact else terminal.text("approximate", "yellow")
+        kind = terminal.text("exact", "green") if method.forgets_exactly() else terminal.text("approximate", "yellow")
         about = (method.__doc__ or "").strip().partition("\n")[0]
         table.add_row(terminal.text(name, "bold"), kind, terminal.text(about))
     console.print(table)

@@ -1,7 +1,7 @@
-"""Reading files and archives from outside without trusting them.
+"""Read untrusted files and archives.
 
-Nothing is ever unpacked to disk: wanted members are read into memory, each up to the size it is known to
-have, so neither a path nor a size inside an archive can do harm.
+Nothing is unpacked to disk. The wanted members are read into memory, each up to its known size, so neither a path nor a
+size inside an archive can do harm.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from clpu.data.catalog import RawFile
 from clpu.data.errors import DamagedFile, UnsafeFile
 from clpu.errors import Error
 
-_MOST_MEMBERS = 10_000
-_SLACK = 64 * 2**20  # for whatever else an archive holds: read-mes, scripts, names of classes
+_MAX_MEMBERS = 10_000
+_SLACK = 64 * 2**20  # for the rest of an archive: readme files, scripts, class names
 
 
 def read_file(path: Path, file: RawFile) -> bytes:
-    """The content of a file, unpacked if its name ends in `.gz`, and never more than `file.limit` bytes."""
+    """Read a file, decompressed if its name ends in `.gz`; never more than `file.limit` bytes."""
     with _damage_named(str(path)), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
         return _bounded(stream, file, str(path))
 
 
 def read_tar_gz(path: Path, wanted: Iterable[RawFile]) -> dict[str, bytes]:
-    """Those of the wanted files that a gzipped tar archive holds, in any folder, by their plain name."""
+    """Read the wanted files from a gzipped tar archive, wherever they are in it. Returns {name: content}."""
     with _damage_named(str(path)), gzip.open(path) as stream:
         return read_tar(stream, wanted, str(path))
 
 
 def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origin: str) -> dict[str, bytes]:
-    """Read the wanted files from a stream that is a tar archive; `origin` names it in errors.
+    """Read the wanted files from an open tar archive; `origin` names it in error messages.
 
-    A name ending in `.gz` inside the archive stands for its unpacked content.
+    Members whose names end in `.gz` are decompressed.
     """
     by_name = {file.name: file for file in wanted}
     limited = _Limited(stream, sum(file.limit for file in by_name.values()) + _SLACK, origin)
@@ -48,8 +48,8 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
             path = PurePosixPath(member.name.replace("\\", "/"))
             if path.is_absolute() or ".." in path.parts:
                 raise UnsafeFile(f"{inside} points outside the archive: the whole archive is refused")
-            if count >= _MOST_MEMBERS:
-                raise UnsafeFile(f"{origin} has more than {_MOST_MEMBERS:,} members: refused")
+            if count >= _MAX_MEMBERS:
+                raise UnsafeFile(f"{origin} has more than {_MAX_MEMBERS:,} members: refused")
             plain = path.name.removesuffix(".gz")
             file = by_name.get(plain)
             if file is None or member.isdir():
@@ -67,13 +67,13 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
                     found[plain] = _bounded(unpacked, file, inside)
             else:
                 found[plain] = _bounded(content, file, inside)
-        while limited.read(io.DEFAULT_BUFFER_SIZE):  # to the end, where gzip keeps its own checksum
+        while limited.read(io.DEFAULT_BUFFER_SIZE):  # up to the end, where gzip stores its checksum
             pass
     return found
 
 
 class _Limited(io.RawIOBase):
-    """A stream that refuses to be a decompression bomb: it gives out only so many bytes."""
+    """A file object that stops a decompression bomb: it returns at most `allowance` bytes."""
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile, allowance: int, origin: str) -> None:
         self._stream, self._allowance, self._origin = stream, allowance, origin
@@ -85,27 +85,27 @@ class _Limited(io.RawIOBase):
         if self._allowance < 0:
             raise UnsafeFile(f"{self._origin} unpacks to far more than its data set: refused")
         if not data and size:
-            # To skip a member that claims an exabyte, tarfile would ask an ended stream for ever.
+            # To skip a member that claims to be an exabyte long, tarfile would keep reading past the end forever.
             self._asked_at_end += 1
             if self._asked_at_end > 10:
-                raise DamagedFile(f"{self._origin} is truncated: it ends before what it announces")
+                raise DamagedFile(f"{self._origin} is truncated: it is shorter than its headers say")
         return data
 
 
 def _bounded(stream: IO[bytes] | gzip.GzipFile, file: RawFile, origin: str) -> bytes:
     data = stream.read(file.limit + 1)
     if len(data) > file.limit:
-        raise UnsafeFile(f"{origin} holds more than the {file.limit:,} bytes that {file.name} has: refused")
+        raise UnsafeFile(f"{origin} contains more than the {file.limit:,} bytes of {file.name}: refused")
     return data
 
 
 @contextmanager
 def _damage_named(origin: str) -> Iterator[None]:
-    """Turn what the standard library says about a broken or unreadable file into one typed error."""
+    """Turn the standard library's errors about a broken or unreadable file into one typed error."""
     try:
         yield
     except Error:
         raise
-    except Exception as error:  # hostile headers make the standard library raise many kinds
+    except Exception as error:  # hostile headers make the standard library raise many types
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DamagedFile(f"{origin} cannot be read: truncated or damaged ({reason})") from error

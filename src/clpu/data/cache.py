@@ -1,15 +1,15 @@
-"""Where the cache is, and whether a data set is in it; cheap enough for a listing."""
+"""Locate the cache and check whether a data set is in it, cheaply enough for a listing."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from clpu.data.catalog import PARTS, Known
+from clpu.data.catalog import PARTS, DatasetSpec
 
 
 def cache_folder(root: str | Path | None = None) -> Path:
-    """The cache: the folder given, else the environment's CLPU_CACHE, else the user's cache folder.
+    """Return the cache folder: `root`, else the environment variable CLPU_CACHE, else the user's cache folder.
 
     >>> str(cache_folder("somewhere"))
     'somewhere'
@@ -23,7 +23,7 @@ def cache_folder(root: str | Path | None = None) -> Path:
     return user_cache_path("clpu", appauthor=False)
 
 
-def is_here(known: Known, root: str | Path | None = None) -> bool:
-    """Whether all files of the data set are in the cache; whether they are whole, `verify` tells."""
-    folder = cache_folder(root) / "data" / known.name
+def is_cached(spec: DatasetSpec, root: str | Path | None = None) -> bool:
+    """Return whether all files of a data set are in the cache. Does not read them; see `fetch.recheck`."""
+    folder = cache_folder(root) / "data" / spec.name
     return all((folder / f"{part}.npy").is_file() for part in PARTS)

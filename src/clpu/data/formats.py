@@ -1,4 +1,4 @@
-"""The original formats of the data sets, from raw bytes to the four canonical arrays.
+"""Decode the original formats of the data sets into the four canonical arrays.
 
 Every reader checks structure before content: the magic number, the counts, the exact size.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clpu.data.catalog import DATASETS, Format, Known, Layout, RawFile
+from clpu.data.catalog import DATASETS, DatasetSpec, Format, Layout, RawFile
 from clpu.data.errors import DamagedFile, SourceFailed, WrongChecksum
 from clpu.data.pickles import read_batch
 
@@ -23,24 +23,24 @@ Arrays = dict[str, NDArray[Any]]
 Pair = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-def decode(known: Known, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
-    """The canonical arrays of a data set from its raw files; `origin` names where these lie."""
+def decode(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
+    """Decode a data set's raw files into the canonical arrays; `origin` names them in error messages."""
     arrays: Arrays = {}
     for split, files, count in (
-        ("train", layout.train, known.counts[0]),
-        ("test", layout.test, known.counts[1]),
+        ("train", layout.train, spec.counts[0]),
+        ("test", layout.test, spec.counts[1]),
     ):
-        x, y = _READERS[layout.format](known, files, count, raw, origin)
-        if y.size and not 0 <= int(y.min()) <= int(y.max()) < known.classes:
+        x, y = _READERS[layout.format](spec, files, count, raw, origin)
+        if y.size and not 0 <= int(y.min()) <= int(y.max()) < spec.classes:
             raise DamagedFile(
-                f"{origin}: {split} labels run from {y.min()} to {y.max()}, expected 0 to {known.classes - 1}"
+                f"{origin}: {split} labels run from {y.min()} to {y.max()}, expected 0 to {spec.classes - 1}"
             )
         arrays[f"{split}_x"], arrays[f"{split}_y"] = x, y
     return arrays
 
 
 def digest(array: NDArray[Any]) -> str:
-    """SHA-256 of an array's bytes in C order (labels as little-endian int64), the form that is pinned.
+    """Compute SHA-256 of an array's bytes in C order (labels as little-endian int64), as pinned in the catalogue.
 
     >>> digest(np.zeros(1, np.uint8)) == hashlib.sha256(b"\\0").hexdigest()
     True
@@ -62,21 +62,21 @@ def _check_raw(file: RawFile, data: bytes, origin: str) -> None:
         ),
         None,
     )
-    what = f"that file belongs to {owner}" if owner else "fetch it again"
+    what = f"that file belongs to {owner}" if owner else "download it again"
     raise WrongChecksum(
         f"{file.name} in {origin} is not the official file: SHA-256 {actual}, expected {file.sha256}; {what}"
     )
 
 
-def _read_idx(known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str) -> Pair:
+def _read_idx(spec: DatasetSpec, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str) -> Pair:
     images, labels = files
-    x = _idx_array(images, raw[images.name], (count, *known.image), origin)
+    x = _idx_array(images, raw[images.name], (count, *spec.image), origin)
     y = _idx_array(labels, raw[labels.name], (count,), origin)
     return x, y.astype(np.int64)
 
 
 def _idx_array(file: RawFile, data: bytes, shape: tuple[int, ...], origin: str) -> NDArray[np.uint8]:
-    """IDX: two zero bytes, 8 for unsigned bytes, number of dimensions, each of them as big-endian uint32."""
+    """Decode IDX: two zero bytes, 8 for unsigned bytes, the number of dimensions, each as big-endian uint32."""
     header = 4 + 4 * len(shape)
     magic = bytes((0, 0, 8, len(shape)))
     if data[:4] != magic:
@@ -88,18 +88,18 @@ def _idx_array(file: RawFile, data: bytes, shape: tuple[int, ...], origin: str) 
         raise DamagedFile(f"{file.name} in {origin} is truncated within its header")
     actual = struct.unpack(f">{len(shape)}I", data[4:header])
     if actual != shape:
-        raise DamagedFile(f"{file.name} in {origin} announces shape {actual}, expected {shape}")
+        raise DamagedFile(f"{file.name} in {origin} declares shape {actual}, expected {shape}")
     _check_size(file, len(data), header + int(np.prod(shape)), origin)
     _check_raw(file, data, origin)
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
 def _read_cifar_binary(
-    known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
+    spec: DatasetSpec, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
 ) -> Pair:
-    """One record an image: its label (CIFAR-100: coarse, then fine), then the pixels, channel first."""
-    head = 2 if known.classes == 100 else 1
-    pixels = int(np.prod(known.image))
+    """Decode one record per image: its label (CIFAR-100: coarse, then fine), then the pixels, channel first."""
+    head = 2 if spec.classes == 100 else 1
+    pixels = int(np.prod(spec.image))
     each = count // len(files)
     x = np.empty((count, pixels), np.uint8)
     y = np.empty(count, np.int64)
@@ -110,15 +110,15 @@ def _read_cifar_binary(
         records = np.frombuffer(data, np.uint8).reshape(each, head + pixels)
         rows = slice(number * each, (number + 1) * each)
         x[rows], y[rows] = records[:, head:], records[:, head - 1]
-    return x.reshape(count, *known.image), y
+    return x.reshape(count, *spec.image), y
 
 
 def _read_cifar_python(
-    known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
+    spec: DatasetSpec, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
 ) -> Pair:
     each = count // len(files)
-    pixels = int(np.prod(known.image))
-    key = "fine_labels" if known.classes == 100 else "labels"
+    pixels = int(np.prod(spec.image))
+    key = "fine_labels" if spec.classes == 100 else "labels"
     x = np.empty((count, pixels), np.uint8)
     y = np.empty(count, np.int64)
     for number, file in enumerate(files):
@@ -126,20 +126,20 @@ def _read_cifar_python(
         data, by_column, labels = read_batch(raw[file.name], key, f"{file.name} in {origin}")
         _check_size(file, len(data), each * pixels, origin)
         if len(labels) != each:
-            raise DamagedFile(f"{file.name} in {origin} holds {len(labels)} labels, expected {each}")
+            raise DamagedFile(f"{file.name} in {origin} contains {len(labels)} labels, expected {each}")
         x[rows] = np.frombuffer(data, np.uint8).reshape((each, pixels), order="F" if by_column else "C")
         y[rows] = labels
-    return x.reshape(count, *known.image), y
+    return x.reshape(count, *spec.image), y
 
 
 def _read_png_strips(
-    known: Known, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
+    spec: DatasetSpec, files: tuple[RawFile, ...], count: int, raw: Mapping[str, bytes], origin: str
 ) -> Pair:
-    """One PNG a batch, one image a row, its pixels in row order; the labels as a list in JSON."""
+    """Decode one PNG per batch with one image per row, its pixels in row order, and a JSON list of labels."""
     *strips, labels = files
-    channels, height, width = known.image
+    channels, height, width = spec.image
     each = count // len(strips)
-    x = np.empty((count, *known.image), np.uint8)
+    x = np.empty((count, *spec.image), np.uint8)
     for number, file in enumerate(strips):
         strip = _png(file, raw[file.name], (height * width, each), origin)
         rows = slice(number * each, (number + 1) * each)
@@ -150,8 +150,8 @@ def _read_png_strips(
         raise DamagedFile(f"{labels.name} in {origin} is not JSON ({error})") from error
     if not isinstance(values, list) or len(values) != count or {type(value) for value in values} != {int}:
         raise DamagedFile(f"{labels.name} in {origin} is not a list of {count} integers")
-    if not all(0 <= value < known.classes for value in values):
-        raise DamagedFile(f"{labels.name} in {origin} holds labels outside 0 to {known.classes - 1}")
+    if not all(0 <= value < spec.classes for value in values):
+        raise DamagedFile(f"{labels.name} in {origin} contains labels outside 0 to {spec.classes - 1}")
     return x, np.array(values, np.int64)
 
 
@@ -159,27 +159,27 @@ def _png(file: RawFile, data: bytes, size: tuple[int, int], origin: str) -> NDAr
     try:
         from PIL import Image
     except ImportError as error:
-        raise SourceFailed(f"{file.name} in {origin} needs Pillow to be read: pip install pillow") from error
+        raise SourceFailed(f"{file.name} in {origin} requires Pillow: pip install pillow") from error
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
-            if image.size != size or image.mode != "RGB":  # known before anything is unpacked
+            if image.size != size or image.mode != "RGB":  # in the header, before anything is decompressed
                 raise DamagedFile(f"{file.name} in {origin} is {image.size} {image.mode}, expected {size} RGB")
             return np.asarray(image)
     except DamagedFile:
         raise
-    except Exception as error:  # Pillow raises many kinds on broken input
-        raise DamagedFile(f"{file.name} in {origin} is not a whole PNG file ({error})") from error
+    except Exception as error:  # Pillow raises many types on broken input
+        raise DamagedFile(f"{file.name} in {origin} is not a complete PNG file ({error})") from error
 
 
 def _check_size(file: RawFile, actual: int, expected: int, origin: str) -> None:
     if actual != expected:
         raise DamagedFile(
-            f"{file.name} in {origin} holds {actual:,} bytes, expected {expected:,};"
-            f" it is {'truncated' if actual < expected else 'too long'}: fetch it again"
+            f"{file.name} in {origin} contains {actual:,} bytes, expected {expected:,};"
+            f" it is {'truncated' if actual < expected else 'too long'}: download it again"
         )
 
 
-_Reader = Callable[[Known, tuple[RawFile, ...], int, Mapping[str, bytes], str], Pair]
+_Reader = Callable[[DatasetSpec, tuple[RawFile, ...], int, Mapping[str, bytes], str], Pair]
 
 _READERS: dict[Format, _Reader] = {
     "idx": _read_idx,

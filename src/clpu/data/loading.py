@@ -1,4 +1,4 @@
-"""Data sets as arrays in memory: `load`."""
+"""Load data sets as arrays."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clpu.data import store
-from clpu.data.cache import is_here
-from clpu.data.catalog import known
+from clpu.data import cache_files
+from clpu.data.cache import is_cached
+from clpu.data.catalog import dataset_spec
 from clpu.data.digits import read_digits
 from clpu.data.fetch import get
 
@@ -29,7 +29,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A whole data set in official order; `mean` and `std` are per channel, for pixels scaled to [0, 1]."""
+    """A complete data set in official order; `mean` and `std` are per channel, for pixels scaled to [0, 1]."""
 
     name: str
     train: Split
@@ -41,24 +41,24 @@ class Dataset:
 
 
 def load(name: str, *, root: str | Path | None = None) -> Dataset:
-    """A data set from the cache, memory-mapped; it never touches the network.
+    """Load a data set from the cache, memory-mapped; never uses the network.
 
-    What is not in the cache is taken from the folder that the environment's CLPU_DATA names, if it is set.
+    If it is not cached and the environment variable CLPU_DATA is set, it is read from that folder.
 
     >>> digits = load("digits")
     >>> digits.train.x.shape, digits.test.x.shape
     ((1442, 8, 8), (355, 8, 8))
     """
-    entry = known(name)
+    entry = dataset_spec(name)
     if entry.embedded:
         arrays = read_digits()
-        store.verify(entry, arrays, entry.embedded)
+        cache_files.verify(entry, arrays, entry.embedded)
         for array in arrays.values():
             array.flags.writeable = False
     else:
-        if os.environ.get("CLPU_DATA") and not is_here(entry, root):
+        if os.environ.get("CLPU_DATA") and not is_cached(entry, root):
             get(name, root=root, offline=True)
-        arrays = store.read(entry, root)
+        arrays = cache_files.read(entry, root)
     return Dataset(
         name=name,
         train=Split(arrays["train_x"], arrays["train_y"]),

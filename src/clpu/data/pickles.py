@@ -1,7 +1,7 @@
-"""CIFAR's python version is pickle, and a pickle can run code: read it without running any.
+"""Read CIFAR's Python version, which is a pickle, without running the code that a pickle may contain.
 
-Only the opcodes and the three NumPy names that occur in such files are allowed, and the names stand for inert
-records of ours, so not even NumPy sees what the file says.
+Only the opcodes and the three NumPy names that occur in such files are allowed. The names are replaced by inert classes
+of this module, so not even NumPy sees the file's content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clpu.data.errors import DamagedFile, UnsafeFile
 
 
 class _Dtype:
-    """Stands for `numpy.dtype`: remembers its code."""
+    """Replaces `numpy.dtype`; stores its code."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code.decode("ascii", "replace") if isinstance(code, bytes) else code
@@ -25,7 +25,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for `numpy.ndarray` and for the function with which a pickled array begins."""
+    """Replaces `numpy.ndarray` and the function with which a pickled array begins."""
 
     def __init__(self, *_: object) -> None:
         self.dtype: object = None
@@ -37,7 +37,7 @@ class _Array:
             _, _, self.dtype, self.by_column, self.data = state
 
 
-# Only classes with a `__setstate__` of their own: on anything else it gets, a pickle can set attributes.
+# Only classes that define `__setstate__`: on all others, a pickle can set attributes.
 _NAMES = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
@@ -85,7 +85,7 @@ _OPCODES = {
     "REDUCE",
     "BUILD",
 }
-_MOST_NOTES = 2**20  # a place far out in the unpickler's memo makes it reserve that much memory
+_MAX_MEMO = 2**20  # a large index into the unpickler's memo makes it reserve that much memory
 
 
 class _Unpickler(pickle.Unpickler):
@@ -101,30 +101,30 @@ class _Forbidden(pickle.UnpicklingError):
 
 
 def read_batch(data: bytes, labels: str, origin: str) -> tuple[bytes, bool, list[int]]:
-    """The pixels of one CIFAR batch, whether they lie column by column, and the labels.
+    """Read one CIFAR batch: the pixels, whether they are in column-major order, and the labels.
 
-    Anything beyond plain data is refused.
+    Anything but plain data is refused.
     """
     try:
         for opcode, value, _ in pickletools.genops(data):
-            far = opcode.name == "LONG_BINPUT" and (value is None or value > _MOST_NOTES)
+            far = opcode.name == "LONG_BINPUT" and (value is None or value > _MAX_MEMO)
             if far or opcode.name not in _OPCODES:
                 raise _Forbidden(f"opcode {opcode.name}")
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except _Forbidden as error:
         raise UnsafeFile(
-            f"{origin} asks for {error}, which no data file needs: refused, and nothing of it was run"
+            f"{origin} asks for {error}, which no data file needs: refused, and no part of it was run"
         ) from error
-    except Exception as error:  # a damaged pickle fails in as many ways as there are opcodes
+    except Exception as error:  # a damaged pickle can raise almost anything
         raise DamagedFile(f"{origin} is truncated or not a pickle ({error!r})") from error
     if not isinstance(batch, dict):
-        raise DamagedFile(f"{origin} holds a {type(batch).__name__}, expected a dictionary")
+        raise DamagedFile(f"{origin} contains a {type(batch).__name__}, expected a dictionary")
     plain = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
     pixels, values = plain.get("data"), plain.get(labels)
     if not isinstance(pixels, _Array) or not isinstance(pixels.data, bytes):
         raise DamagedFile(f"{origin} has no array 'data'")
     if not isinstance(pixels.dtype, _Dtype) or pixels.dtype.code != "u1":
-        raise DamagedFile(f"{origin}: 'data' is not of unsigned bytes")
+        raise DamagedFile(f"{origin}: 'data' is not an array of unsigned bytes")
     if not isinstance(values, list) or not all(type(value) is int and 0 <= value < 256 for value in values):
         raise DamagedFile(f"{origin} has no list {labels!r} of small integers")
     return pixels.data, bool(pixels.by_column), values

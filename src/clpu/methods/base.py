@@ -1,272 +1,207 @@
-"""What a method is, and what it has at hand: networks, memories, the training loop and its random numbers."""
+"""What a method is, and what it has at hand: networks, the training loop and its random numbers."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from clpu.augment import crop_and_flip
-from clpu.errors import BadSetting
-from clpu.losses import Loss, cross_entropy
-from clpu.memory import Memory, Rehearsal, Reservoir
-from clpu.methods import alone
-from clpu.methods.alone import Shared
+from clpu.errors import BadSetting, UnknownTask
+from clpu.learning.augment import crop_and_flip
+from clpu.learning.batches import Augment, Batches, Examples, unchanged
+from clpu.learning.losses import Loss
+from clpu.learning.randomness import generators
 from clpu.networks.blueprint import Blueprint, Inputs
-from clpu.networks.descent import Descent, Pull
+from clpu.networks.fit import Step, Steps, fit
+from clpu.networks.learner import Descent, Edit, QuadraticPenalty, Trainee
 from clpu.networks.network import Network
-from clpu.randomness import generators
-from clpu.requests import Ledger
 from clpu.settings import Training
-from clpu.training import Augment, Batch, Batches, Examples, Step, Steps, fit, unchanged
+from clpu.state import Leaf, State, Task
+from clpu.state.schema import Schema
 
-#: The methods by name, in the order of the paper's tables.
+#: The methods by name, in the order in which tables list them.
 METHODS: dict[str, type[Method]] = {}
 
 M = TypeVar("M", bound="type[Method]")
 
+#: What a method forgets exactly.
+Forgets = Literal["nothing", "temporary", "tasks", "records"]
+
 
 def register(cls: M) -> M:
     """Make a method known by its name (a class decorator)."""
-    if METHODS.get(cls.name, cls).__qualname__ != cls.__qualname__:
-        raise BadSetting(f"there is a method {cls.name!r} already; give yours another name")
+    before = METHODS.get(cls.name)
+    if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise BadSetting(f"there is a method {cls.name!r} already; give yours a different name")
     METHODS[cls.name] = cls
     return cls
 
 
-@dataclass
-class State:
-    """All that a method has learned. Whatever belongs to one task stands under that task's name.
-
-    The values are never changed in place, so a shallow copy is a snapshot.
-    """
-
-    inputs: Inputs | None = None
-    ledger: Ledger = field(default_factory=Ledger)
-    main: Network | None = None
-    isolated: dict[str, Network] = field(default_factory=dict)
-    memories: dict[str, Memory] = field(default_factory=dict)
-    extras: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-
-    def copy(self) -> State:
-        return replace(
-            self,
-            ledger=self.ledger.copy(),
-            isolated=dict(self.isolated),
-            memories=dict(self.memories),
-            extras=dict(self.extras),
-        )
-
-    def drop(self, task: str) -> None:
-        """Remove all that stands under a task's name; inputs may have any shape again once nothing is left."""
-        self.ledger.forgotten(task)
-        for part in (self.isolated, self.memories, self.extras):
-            part.pop(task, None)
-        if self.main is None and not self.ledger:
-            self.inputs = None
+def label_of(name: str) -> str:
+    """Return the name that tables show for a method: its label, or its name if it has none or is not registered."""
+    method = METHODS.get(name)
+    return (method.label if method else "") or name
 
 
 class Method(ABC):
     """How an agent learns, remembers and forgets.
 
-    A method defines `learn` and, where they do something, `keep` and `forget`. It reads and writes
-    `self.main` (the main network), `self.isolated` (a network a task), `self.memories` (a memory a task) and
-    `self.extras` (further tensors a task); the agent checks requests, keeps the ledger, drops what stands
-    under a forgotten task's name, and puts everything back if a request fails.
+    `learn`, `keep` and `forget` take a state and return a new one. A method is built anew for each request, and
+    nothing but the state survives it. The agent checks requests, and swaps the new state in when it is complete.
     """
 
     name: ClassVar[str]
-    #: Whether the state after any stream equals, bit by bit, that after its counterfactual.
-    exact: ClassVar[bool] = False
-    Settings: ClassVar[type[Training]] = Training
-    #: What is kept of each task besides networks ("memory", "logits"); saved states are checked by it. None: anything.
-    keeps: ClassVar[tuple[str, ...] | None] = None
+    #: The name that tables show.
+    label: ClassVar[str] = ""
+    #: What it forgets exactly: afterwards the state equals, bit for bit, that of an agent that never had it.
+    forgets: ClassVar[Forgets] = "nothing"
+    #: Whether it is an upper bound, which learns each task separately: tables never mark it as best, and forward
+    #: transfer is measured against it.
+    upper_bound: ClassVar[bool] = False
+    Settings: ClassVar[type] = Training
+    #: Rough cost of the requests learn, keep and forget, where 1 is plain training; for estimates of the time left.
+    costs: ClassVar[tuple[float, float, float]] = (1.5, 1.5, 1.0)
+    #: Settings that benchmarks use where they differ from the defaults, by data set, or by data set and profile:
+    #: {"cifar10": {"beta": 0.5}, "cifar10 small": {"lr": 0.05}}.
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(
         self,
         settings: Any,
         blueprint: Blueprint,
         seeds: Sequence[int],
-        progress: Callable[[str, int, int], None],
+        progress: Callable[[str, int, int], None] = lambda phase, step, steps: None,
     ) -> None:
         self.settings = settings
         self.blueprint = blueprint
         self.seeds = tuple(seeds)
         self.device = blueprint.device
         self.progress = progress
-        self.state = State()
-        #: Where learning that other methods have in common with this one is done once; nowhere, unless told.
-        self.shared: Shared | None = None
+
+    # What a method defines
 
     @abstractmethod
-    def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        """Learn a new task; `self.ledger` holds the tasks before it."""
+    def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
+        """The state with a new task, which `state` does not have."""
 
-    def keep(self, task: str) -> None:
-        """Remember a temporary task for good. Nothing to do for a method that learns T as it learns R."""
+    def keep(self, state: State, task: str) -> State:
+        """The state with a temporary task made permanent; the agent changes its status afterwards."""
+        return state
 
-    def forget(self, task: str) -> None:
-        """Forget a temporary task, which is still in the ledger. What stands under its name is dropped afterwards."""
+    def forget(self, state: State, task: str) -> State:
+        """The state without a task."""
+        return state.without(task)
 
-    def network_of(self, task: str) -> Network:
-        """The network that answers for a task, known or not."""
-        return self.main
+    @abstractmethod
+    def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
+        """Outputs (replicas, n, classes) for inputs (n, *input), from `shared` and the task's own leaf.
 
-    def extra_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of a task's extras, without the replica axis, by which saved states are checked."""
+        For a task that is not active they are what an untrained head of so many `classes` gives.
+        """
+
+    def shared_schema(self, state: State) -> Schema:
+        """What the shared leaf may hold; saved states are checked by it."""
         return {}
 
-    # What a method has at hand.
+    def task_schema(self, state: State, task: Task) -> Schema:
+        """What a task's own leaf may hold; saved states are checked by it."""
+        return {}
 
-    @property
-    def ledger(self) -> Ledger:
-        return self.state.ledger
+    def people_schema(self, state: State, task: Task) -> Schema:
+        """What the leaves of people may hold, for methods that forget records."""
+        return {}
 
-    @property
-    def main(self) -> Network:
-        """The main network; as drawn for the seed as long as nothing was learned into it."""
-        return self.state.main or self.fresh_network(None)
+    def check(self, state: State) -> None:
+        """Refuse a saved state for reasons that types and shapes do not show; `BadState`."""
 
-    @main.setter
-    def main(self, network: Network) -> None:
-        self.state.main = network
+    def network(self, state: State, task: str, inputs: Inputs | None = None) -> Network | None:
+        """The network that answers for a task, active or not, for whoever looks inside; `None` if there is none."""
+        return None
 
-    @property
-    def isolated(self) -> dict[str, Network]:
-        return self.state.isolated
+    # What a method has at hand
 
-    @property
-    def memories(self) -> dict[str, Memory]:
-        return self.state.memories
+    @classmethod
+    def forgets_exactly(cls) -> bool:
+        """Whether it forgets anything exactly."""
+        return cls.forgets != "nothing"
 
-    @property
-    def extras(self) -> dict[str, dict[str, Tensor]]:
-        return self.state.extras
+    def entry(self, data: Examples, temporary: bool, own: Leaf | None = None, **facts: Any) -> Task:
+        """A task that was just learned from these data."""
+        about = {"inputs": inputs_of(data).to_json(), "labels": list(data.labels)}
+        probe = self.blueprint.probe(inputs_of(data), self.seeds)
+        return Task("T" if temporary else "R", {**about, **({"probe": probe} if probe else {}), **facts}, own)
 
-    def others(self, task: str) -> list[str]:
-        """The tasks alive, but for one."""
-        return [t for t in self.ledger if t != task]
-
-    def fresh_network(self, task: str | None) -> Network:
+    def fresh_network(self, inputs: Inputs, task: str | None) -> Network:
         """A network without heads, drawn for (seed, task)."""
-        assert self.state.inputs is not None
-        return self.blueprint.network(self.state.inputs, self.seeds, task)
+        return self.blueprint.network(inputs, self.seeds, task)
+
+    def feature_count(self, inputs: Inputs) -> int:
+        """How many features a network gives for such inputs."""
+        return self.blueprint.features(inputs, self.seeds)
 
     def with_fresh_head(self, network: Network, task: str, classes: int) -> Network:
         """The network with a head for the task, drawn for (seed, task)."""
         return network.with_head(task, self.blueprint.head(network.body.features, classes, self.seeds, task))
 
-    def sources(self, task: str, purpose: str) -> list[torch.Generator]:
-        """The random numbers of one purpose of one task, a generator a replica."""
+    def generators(self, task: str, purpose: str) -> list[torch.Generator]:
+        """The random numbers of one purpose of one task, one generator per replica."""
         return generators(self.seeds, task, purpose)
 
     def batches(self, task: str, data: Examples, purpose: str = "order") -> Batches:
-        """The passes over a task's data that one learning makes."""
+        """The passes over a task's data in which it is learned."""
         augment = self.augmentation(task, purpose)
-        return Batches(data, self.settings.epochs, self.settings.batch_size, self.sources(task, purpose), augment)
+        return Batches(data, self.settings.epochs, self.settings.batch_size, self.generators(task, purpose), augment)
 
     def augmentation(self, task: str, purpose: str) -> Augment:
         """What `settings.augment` does to a batch of images (K, batch, channels, height, width)."""
         if self.settings.augment == "none":
             return unchanged
-        sources = self.sources(task, f"augment {purpose}")
+        sources = self.generators(task, f"augment {purpose}")
         return lambda x: crop_and_flip(x, sources)
-
-    def reservoir(self, task: str, batches: Batches) -> Reservoir:
-        """An empty memory for a task that is about to be learned."""
-        return Reservoir(batches, self.settings.memory, self.sources(task, "reservoir"))
-
-    def rehearsal(self, memories: Mapping[str, Memory], task: str, purpose: str) -> Rehearsal:
-        """Draws from memories, `settings.rehearsed` examples a step."""
-        classes = {t: len(self.ledger[t].labels) for t in memories}
-        augment = self.augmentation(task, purpose)
-        return Rehearsal(memories, classes, self.settings.rehearsed, self.sources(task, purpose), augment)
-
-    def learned_alone(
-        self, task: str, data: Examples, start: Network, pull: Pull | None = None
-    ) -> tuple[Network, Memory | None]:
-        """The network after plain SGD on the task's own data, and a memory of it if the settings have one."""
-        start = self.with_fresh_head(start, task, data.classes)
-        size = getattr(self.settings, "memory", None)
-
-        def learn() -> tuple[Network, Memory | None]:
-            batches = self.batches(task, data)
-            reservoir = None if size is None else self.reservoir(task, batches)
-
-            def loss(net: Network, batch: Batch) -> Loss:
-                outputs = net.logits((task, batch.x))[0]
-                if reservoir is not None:
-                    reservoir.see(batch, outputs)
-                return cross_entropy(outputs, batch.y)
-
-            network = self.fit(task, start, batches, loss, pull=pull)
-            return network, None if reservoir is None else reservoir.memory()
-
-        # A third task on top of others is hardly ever learned in the same way by another method.
-        if pull is not None or min(len(self.ledger), len(start.heads)) > 1:
-            return learn()
-        return self._learned_once(task, data, start, learn, ["alone"], also_without_memory=True)
-
-    def _learned_once(
-        self,
-        task: str,
-        data: Examples,
-        start: Network,
-        learn: Callable[[], tuple[Network, Memory | None]],
-        way: Sequence[object],
-        past: Mapping[str, Memory] | None = None,
-        also_without_memory: bool = False,
-    ) -> tuple[Network, Memory | None]:
-        """What `learn()` gives; done once for all methods that would do the same, where there is a place for it.
-
-        The outcome may depend on the start, the task's data, the seeds, the settings of `Training` and the memory's
-        size, on the memories of past tasks, whose heads it may change, and on the way of learning: its name, and
-        whatever else matters.
-        """
-        if self.shared is None or self.blueprint.module is not None or self._trains_in_its_own_way():
-            return learn()
-        size, past = getattr(self.settings, "memory", None), past or {}
-        known = [self.seeds, self.blueprint.name, self.blueprint.settings, data.labels, self.device, *way]
-        known += [getattr(self.settings, field.name) for field in fields(Training)]
-        wanted = {size, None} if also_without_memory else {size}
-        keys = {kept: alone.key_of(start, task, data, past, [*known, kept]) for kept in wanted}
-        found = self.shared.get(keys[size])
-        if found is not None:
-            steps = len(self.batches(task, data))
-            self.progress("learn", steps, steps)
-            return alone.unpacked({n: t.to(self.device) for n, t in found.items()}, start, [task, *past])
-        began = time.perf_counter()
-        network, memory = learn()
-        for kept, key in keys.items():
-            tensors = alone.packed(network, [task, *past], None if kept is None else memory)
-            self.shared.put(key, tensors, time.perf_counter() - began)
-        return network, memory
-
-    def _trains_in_its_own_way(self) -> bool:
-        used = ("batches", "augmentation", "reservoir", "rehearsal", "sources", "with_fresh_head", "learned_alone")
-        return any(getattr(type(self), name) is not getattr(Method, name) for name in (*used, "_learned_once", "fit"))
 
     def fit(
         self,
         task: str,
         network: Network,
         steps: Steps[Step],
-        loss: Callable[[Network, Step], Loss | Tensor],
+        loss: Callable[[Trainee, Step], Loss | Tensor],
         purpose: str = "learn",
-        pull: Pull | None = None,
-        head_only: bool = False,
+        *,
+        penalty: QuadraticPenalty | None = None,
+        edit: Edit | None = None,
+        only: Collection[str] | None = None,
     ) -> Network:
-        """Train a copy of the network by SGD on a loss, with the settings' learning rate and weight decay."""
+        """Train a copy of the network on a loss, with the settings' optimiser, learning rate and weight decay.
+
+        `edit(net, gradients)` may change the gradients before each step; `only` names the parameters to train.
+        """
         descent = Descent(
             self.settings.lr,
             self.settings.weight_decay,
-            pull,
-            head_only,
-            self.sources(task, f"module {purpose}"),
+            self.settings.optimizer,
+            penalty,
+            edit,
+            only,
+            self.generators(task, f"module {purpose}"),
         )
         return fit(network, steps, loss, descent, lambda done, total: self.progress(purpose, done, total))
+
+
+def inputs_of(source: Examples | Tensor | Task) -> Inputs:
+    """What one input of these examples, of these inputs (n, *input), or of this task looks like."""
+    if isinstance(source, Task):
+        return Inputs.from_json(source.facts["inputs"])
+    x = source if isinstance(source, Tensor) else source.x
+    return Inputs(tuple(x.shape[1:]), x.dtype == torch.int64)
+
+
+def known_classes(state: State, task: str, classes: int | None) -> int:
+    """How many classes a task has, or so many as were asked for; `UnknownTask` if nobody knows."""
+    if task in state.tasks:
+        return len(state.tasks[task].labels)
+    if classes is None:
+        raise UnknownTask(f"unknown task {task!r}")
+    return classes

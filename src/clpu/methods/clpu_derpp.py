@@ -1,79 +1,84 @@
 """CLPU-DER++: continual learning and exact private unlearning (Liu, Liu & Stone 2022, Algorithm 1).
 
 The agent holds a main network θ_main and, for each temporary task, an isolated network θ̂ with a memory
-of its own. A temporary task touches neither θ_main nor any other task, so forgetting it is removing it.
+of its own. A temporary task touches neither θ_main nor any other task, so forgetting it is removing its leaf.
 
 Where the algorithm box and the text differ, the text counts, as in the authors' experiment: only
-*remembered* tasks are rehearsed (rehearsing a temporary one would write it into θ_main), and a temporary
+*remembered* tasks are replayed (replaying a temporary one would write it into θ_main), and a temporary
 network learns from its own data alone.
 """
 
 from __future__ import annotations
 
-from clpu.losses import Loss
-from clpu.memory import Memory
-from clpu.methods.base import register
-from clpu.methods.derpp import Dark, DarkSettings
+from clpu.learning.batches import Examples
+from clpu.learning.losses import Loss
+from clpu.methods.base import inputs_of, register
+from clpu.methods.derpp import DarkReplay
+from clpu.methods.networks import Knowledge
+from clpu.networks.learner import Trainee
 from clpu.networks.network import Network
-from clpu.training import Examples
+from clpu.state import State
 
 
-@register
-class CLPUDERppScratch(Dark):
-    """The variant whose temporary networks start from scratch."""
+class CLPU(DarkReplay):
+    """The algorithm; `start` is where a temporary network begins."""
 
-    name = "clpu-der++-scratch"
-    exact = True
-    Settings = DarkSettings
-    twins = ("clpu-der++", "clpu-der++-scratch")  # until the first merge their main networks are the same
+    forgets = "temporary"
+    costs = (1.2, 2, 0)
 
-    def learn(self, task: str, data: Examples, temporary: bool) -> None:
+    def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
         if not temporary:
             # Case I: DER++ on the main network.
-            self.main, self.memories[task] = self.learned(task, data, self.main, self.remembered())
-        else:
-            # Case II: SGD on an isolated network, on the task's own data only.
-            self.isolated[task], self.memories[task] = self.learned(task, data, self.start(task), {})
+            known = self.read(state, state.remembered, inputs_of(data))
+            known.main, known.memories[task] = self.train_with_replay(state, task, data, known.main, known.memories)
+            return self.learned(state, task, data, temporary, known)
+        # Case II: SGD on an isolated network, on the task's own data only.
+        known = self.read(state, [], inputs_of(data))
+        start = self.start(known, task)
+        known.isolated[task], known.memories[task] = self.train_with_replay(state, task, data, start, {})
+        return self.learned(state, task, data, temporary, known, main=False)
 
-    def keep(self, task: str) -> None:
+    def keep(self, state: State, task: str) -> State:
         """Case III: merge θ̂ into θ_main by distillation on the memories, then remove θ̂.
 
         α·(f − h)² + β·ℓ on the task's own memory, and the same averaged over the remembered tasks.
         """
-        own = self.rehearsal({task: self.memories[task]}, task, "merge")
-        others = self.rehearsal(self.remembered(), task, "merge rehearsal")
+        known = self.read(state, [*state.remembered, task])
+        remembered = {t: known.memories[t] for t in state.remembered}
+        own = self.rehearsal(state, {task: known.memories[task]}, task, "merge")
+        others = self.rehearsal(state, remembered, task, "merge rehearsal")
 
-        def loss(net: Network, step: int) -> Loss:
+        def loss(net: Trainee, step: int) -> Loss:
             samples = [*own.draw(), *others.draw()]
             outputs = net.logits(*((s.tasks, s.x) for s in samples))
-            mine, *rest = (self.replayed(s, h) for s, h in zip(samples, outputs))
+            mine, *rest = (self.replay_loss(s, h) for s, h in zip(samples, outputs))
             return mine + others.mean(rest)
 
-        entry = self.ledger[task]
-        network = self.with_fresh_head(self.main, task, len(entry.labels))
-        self.main = self.fit(task, network, range(entry.steps), loss, "merge")
-        del self.isolated[task]
+        entry = state.tasks[task]
+        network = self.with_fresh_head(known.main, task, len(entry.labels))
+        known.main = self.fit(task, network, range(entry.facts["steps"]), loss, "merge")
+        del known.isolated[task]
+        return self.write(state, known)
 
-    def forget(self, task: str) -> None:
-        """Case IV: remove θ̂ and B. They are all that stands under the task's name, and that is dropped by itself."""
+    # Case IV: forgetting removes the task's leaf, which holds θ̂ and B. That is what every method does by default.
 
-    def start(self, task: str) -> Network:
-        """θ̂ before its first step."""
-        return self.fresh_network(task)
-
-    def remembered(self) -> dict[str, Memory]:
-        """The memories B of the remembered tasks."""
-        return {t: self.memories[t] for t in self.ledger.remembered}
-
-    def network_of(self, task: str) -> Network:
-        return self.isolated.get(task) or self.main
+    def start(self, known: Knowledge, task: str) -> Network:
+        """θ̂ before its first step: the main network, so that a temporary task benefits from what was learned."""
+        return known.main.without_heads()
 
 
 @register
-class CLPUDERpp(CLPUDERppScratch):
-    """The method itself: a temporary network starts from the main one, so it benefits from what was learned."""
+class CLPUDERppScratch(CLPU):
+    """The variant whose temporary networks start from scratch."""
 
-    name = "clpu-der++"
+    name, label = "clpu-der++-scratch", "CLPU-DER++ (scratch)"
 
-    def start(self, task: str) -> Network:
-        return self.main.without_heads()
+    def start(self, known: Knowledge, task: str) -> Network:
+        return self.fresh_network(known.inputs, task)
+
+
+@register
+class CLPUDERpp(CLPU):
+    """The paper's method: a temporary network starts from the main one."""
+
+    name, label = "clpu-der++", "CLPU-DER++"

@@ -6,51 +6,56 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clpu.losses import Loss, cross_entropy, towards_uniform
-from clpu.memory import Memory, Sample
-from clpu.methods.base import register
-from clpu.methods.rehearsing import RehearsalSettings, Rehearsing
-from clpu.networks.network import Network
+from clpu.learning.batches import Examples
+from clpu.learning.losses import Loss, cross_entropy, towards_uniform
+from clpu.learning.memory import Memory, Sample
+from clpu.methods.base import inputs_of, register
+from clpu.methods.replay import ReplayMethod, ReplaySettings
+from clpu.networks.learner import Trainee
 from clpu.settings import setting
-from clpu.training import Examples
+from clpu.state import State
 
 
 @dataclass(frozen=True)
-class ERSettings(RehearsalSettings):
-    uniform: bool = setting(False, "while forgetting, also pull the forgotten task's outputs to uniform")
+class ERSettings(ReplaySettings):
+    uniform_loss: bool = setting(False, "while forgetting, also train the forgotten task's outputs to be uniform")
 
 
 @register
-class ER(Rehearsing):
+class ER(ReplayMethod):
     """Cross-entropy on the new task and on samples of the past.
 
-    Forgetting drops the task's memory and goes on rehearsing the others, for as many steps as the task
-    took to learn. The task's head stays in the network, as in the paper's experiment.
+    Forgetting drops the task's memory and replays the others, for as many steps as the task took to learn. The
+    task's head stays in the network, as in the paper's experiment.
     """
 
-    name = "er"
+    name, label = "er", "ER"
+    costs = (1.8, 0, 1)
     Settings = ERSettings
 
-    def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        self.main, memory = self.learned(task, data, self.main, self.memories)
-        self.memories[task] = Memory(memory.x, memory.y)
+    def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
+        known = self.read(state, inputs=inputs_of(data))
+        known.main, memory = self.train_with_replay(state, task, data, known.main, known.memories)
+        known.memories[task] = Memory(memory.x, memory.y)
+        return self.learned(state, task, data, temporary, known)
 
-    def forget(self, task: str) -> None:
-        memory = self.memories.pop(task)
-        forgotten = {task: memory} if self.settings.uniform else {}
-        if not self.memories and not forgotten:
-            return
-        rehearsal = self.rehearsal(self.memories, task, "forget")
-        farewell = self.rehearsal(forgotten, task, "forget uniformly")
+    def forget(self, state: State, task: str) -> State:
+        known = self.read(state)
+        gone = {task: known.memories.pop(task)} if self.settings.uniform_loss else {}
+        known.memories.pop(task, None)
+        if known.memories or gone:
+            rehearsal = self.rehearsal(state, known.memories, task, "forget")
+            uniform_draws = self.rehearsal(state, gone, task, "forget uniformly")
 
-        def loss(net: Network, step: int) -> Loss:
-            kept, gone = rehearsal.draw(), farewell.draw()
-            outputs = net.logits(*((s.tasks, s.x) for s in [*kept, *gone]))
-            terms = rehearsal.mean(self.retained(s, h) for s, h in zip(kept, outputs))
-            return terms + farewell.mean(towards_uniform(h) for h in outputs[len(kept) :])
+            def loss(net: Trainee, step: int) -> Loss:
+                kept, forgotten = rehearsal.draw(), uniform_draws.draw()
+                outputs = net.logits(*((s.tasks, s.x) for s in [*kept, *forgotten]))
+                terms = rehearsal.mean(self.retention_loss(s, h) for s, h in zip(kept, outputs))
+                return terms + uniform_draws.mean(towards_uniform(h) for h in outputs[len(kept) :])
 
-        self.main = self.fit(task, self.main, range(self.ledger[task].steps), loss, "forget")
+            known.main = self.fit(task, known.main, range(state.tasks[task].facts["steps"]), loss, "forget")
+        return self.write(state.without(task), known)
 
-    def retained(self, sample: Sample, outputs: Tensor) -> Loss:
+    def retention_loss(self, sample: Sample, outputs: Tensor) -> Loss:
         """The loss on a sample of tasks that stay, while another is forgotten."""
         return cross_entropy(outputs, sample.y)

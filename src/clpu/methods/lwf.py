@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from clpu.losses import Loss, cross_entropy
-from clpu.methods.base import register
-from clpu.methods.distilling import Distilling, DistillingSettings
-from clpu.networks.network import Network
-from clpu.training import Batch, Examples
+from clpu.learning.batches import Batch, Examples
+from clpu.learning.losses import Loss, cross_entropy
+from clpu.methods.base import inputs_of, register
+from clpu.methods.distillation import DistillationMethod
+from clpu.networks.learner import Trainee
+from clpu.state import State
 
 
 @register
-class LwF(Distilling):
+class LwF(DistillationMethod):
     """Cross-entropy on the new task plus distillation; forgetting leaves the task out of what is distilled."""
 
-    name = "lwf"
-    Settings = DistillingSettings
+    name, label = "lwf", "LwF"
+    costs = (2.4, 0, 0)
 
-    def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        past = list(self.ledger)
-        if not past:
-            self.main, _ = self.learned_alone(task, data, self.main)
-            return
-        groups = self.alike(past)
-        teacher = self.teacher(groups, data)
+    def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
+        known = self.read(state, inputs=inputs_of(data))
+        if not state.tasks:
+            known.main, _ = self.train_plain(task, data, known.main)
+            return self.learned(state, task, data, temporary, known)
+        groups = self.group_by_class_count(state, list(state.tasks))
+        teacher = self.teacher(known.main, groups, data)
 
-        def loss(net: Network, batch: Batch) -> Loss:
+        def loss(net: Trainee, batch: Batch) -> Loss:
             new, *old = net.logits((task, batch.x), *((group, batch.x) for group in groups))
-            return cross_entropy(new, batch.y) + self.distilled(groups, old, teacher(batch))
+            return cross_entropy(new, batch.y) + self.distillation_loss(groups, old, teacher(batch))
 
-        self.main = self.fit(task, self.warmed_up(task, data), self.batches(task, data), loss)
+        start = self.warm_up_head(state, known.main, task, data)
+        known.main = self.fit(task, start, self.batches(task, data), loss)
+        return self.learned(state, task, data, temporary, known)
+
+    def forget(self, state: State, task: str) -> State:
+        return self.without_training(state, task)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from clpu.methods.base import Method, register
-from clpu.training import Examples
+from clpu.learning.batches import Examples
+from clpu.methods.base import inputs_of, register
+from clpu.methods.networks import NetworkMethod
+from clpu.state import State
 
 
 @register
-class Seq(Method):
+class Seq(NetworkMethod):
     """Nothing protects old tasks from new ones, and forgetting does nothing."""
 
-    name = "seq"
-    keeps = ()
+    name, label = "seq", "Seq"
+    costs = (1, 0, 0)
 
-    def learn(self, task: str, data: Examples, temporary: bool) -> None:
-        self.main, _ = self.learned_alone(task, data, self.main)
+    def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
+        known = self.read(state, inputs=inputs_of(data))
+        known.main, _ = self.train_plain(task, data, known.main)
+        return self.learned(state, task, data, temporary, known)
+
+    def forget(self, state: State, task: str) -> State:
+        return self.without_training(state, task)

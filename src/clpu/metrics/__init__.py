@@ -1,6 +1,6 @@
-"""What the tables show, as pure functions of arrays with their formulas; none of them needs torch.
+"""The metrics, as pure functions of arrays, each with its formula; none of them needs torch.
 
-`learning` is about the tasks that are alive, `forgetting` about the forgotten ones, `resampling` about the seeds.
+`learning` is about active tasks, `forgetting` about forgotten ones, `resampling` about intervals over seeds.
 """
 
 from clpu.metrics.forgetting import (

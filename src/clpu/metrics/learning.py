@@ -1,7 +1,7 @@
-"""The metrics of learning: how well the tasks that are alive are known, and what is left of the forgotten ones.
+"""The metrics of learning: accuracy on active tasks, transfer, and accuracy on forgotten tasks.
 
-Accuracies are an array `accuracy[request, task, seed]` between 0 and 1, for every task after every request, and
-`alive[request]` holds the indices of the tasks alive after it (Φ in the paper).
+`accuracy[request, task, seed]` is between 0 and 1, for every task after every request. `alive[request]` contains the
+indices of the tasks active after it (Φ in the paper).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Floats = NDArray[np.float64]
 
 
 def births(alive: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, int]]:
-    """Every pair of a request t and a task s alive after it, as (t, s, τ(s)), all counted from 0.
+    """Yield every pair of a request t and a task s active after it, as (t, s, τ(s)), all counted from 0.
 
-    τ(s) is the request that began the life the task has at t. The paper's formula takes the first request of s; the
-    two differ only for a task that was forgotten and learned again. We take the present life: the accuracy of a
-    life that was forgotten must not count, for in the counterfactual it never was.
+    τ(s) is the request that learned the task that is active at t. The paper's formula takes the first request of s; the
+    two differ only for a task that was forgotten and learned again. Then the latest time counts: accuracy from before
+    the task was forgotten must not count, because it does not exist in the counterfactual.
 
     >>> list(births([[0], [0, 1], [1], [0, 1]]))
     [(0, 0, 0), (1, 0, 0), (1, 1, 1), (2, 1, 1), (3, 0, 3), (3, 1, 1)]
@@ -32,11 +32,11 @@ def births(alive: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, int]]:
 
 
 def accuracy_and_forgetting(accuracy: ArrayLike, alive: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """ACC and FM of each seed, as fractions: means over all pairs of a request t and a task s alive after it.
+    """Compute ACC and FM per seed, as fractions: means over all pairs of a request t and a task s active after it.
 
     ACC = mean of aₛᵗ,  FM = mean of aₛ^τ(s) - aₛᵗ,  where τ(s) is the request that learned s (see `births`).
 
-    The paper prints sums; its tables hold means. Without a pair both are NaN.
+    The paper's formulas are sums; its tables contain means. Without a pair both are NaN.
 
     >>> learned, forgot = accuracy_and_forgetting([[[0.9], [0.1]], [[0.7], [0.8]]], alive=[[0], [0, 1]])
     >>> learned.round(3), forgot.round(3)
@@ -52,9 +52,9 @@ def accuracy_and_forgetting(accuracy: ArrayLike, alive: Sequence[Sequence[int]])
 
 
 def backward_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]]) -> Floats:
-    """How much later requests helped (+) or hurt (-) the tasks alive at the end, for each seed.
+    """Compute how much later requests helped (+) or hurt (-) the tasks active at the end, per seed.
 
-    BWT = mean over s alive after the last request T of aₛᵀ - aₛ^τ(s),  without the task that T itself taught
+    BWT = mean over s active after the last request T of aₛᵀ - aₛ^τ(s),  excluding the task that T learned
     (Lopez-Paz and Ranzato, 2017).
 
     >>> backward_transfer([[[0.9], [0.1]], [[0.7], [0.8]]], alive=[[0], [0, 1]]).round(3)
@@ -67,11 +67,11 @@ def backward_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]]) -> Fl
 
 
 def forward_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], alone: ArrayLike) -> Floats:
-    """How much better (+) or worse (-) a task is learned after other tasks than alone, for each seed.
+    """Compute how much better (+) or worse (-) a task is learned after other tasks than alone, per seed.
 
-    FWT = mean over the learned tasks s but the first of aₛ^τ(s) - alone[s]
+    FWT = mean over the learned tasks s except the first of aₛ^τ(s) - alone[s]
 
-    `alone[task]` is the accuracy of a network that learned nothing else: that of `ind`, right after learning.
+    `alone[task]` is the accuracy of a network that learned nothing else: of `ind`, right after learning.
 
     >>> forward_transfer([[[0.9], [0.1]], [[0.7], [0.8]]], alive=[[0], [0, 1]], alone=[0.9, 0.85]).round(3)
     array([-0.05])
@@ -82,12 +82,12 @@ def forward_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], alone:
 
 
 def zero_shot_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], chance: ArrayLike) -> Floats:
-    """What an agent knows of a task just before it learns it, above chance, for each seed.
+    """Compute the accuracy on a task just before it is learned, above chance, per seed.
 
-    mean over the learned tasks s but the first of aₛ^(τ(s)-1) - chance[s]
+    mean over the learned tasks s except the first of aₛ^(τ(s)-1) - chance[s]
 
-    This is the forward transfer of Lopez-Paz and Ranzato (2017). With a head of its own for every task it is
-    about 0 by construction, so the tables show `forward_transfer`.
+    This is the forward transfer of Lopez-Paz and Ranzato (2017). With one head per task it is about 0 by construction,
+    so the tables show `forward_transfer`.
 
     >>> zero_shot_transfer([[[0.9], [0.1]], [[0.7], [0.8]]], alive=[[0], [0, 1]], chance=[0.1, 0.1])
     array([0.])
@@ -98,10 +98,10 @@ def zero_shot_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], chan
 
 
 def forgotten_accuracy(accuracy: ArrayLike, forgets: Sequence[tuple[int, int]]) -> Floats:
-    """Accuracy on each forgotten task right after its forget, as an array [forget, seed].
+    """Return the accuracy on each forgotten task right after the forget request, as an array [forget request, seed].
 
-    `forgets` are pairs (request, task), counted from 0. The honest target is what the counterfactual run reaches:
-    about chance, 1 / classes, where nothing of the task can be guessed from the others.
+    `forgets` are pairs (request, task), counted from 0. The ideal is the accuracy of the counterfactual replicas: about
+    chance, 1 / classes, if the other tasks tell nothing about this one.
 
     >>> forgotten_accuracy([[[0.9]], [[0.1]]], forgets=[(1, 0)])
     array([[0.1]])

@@ -1,95 +1,94 @@
-"""What a network body is: the feature extractors of all replicas, whatever lies inside."""
+"""What a network body is: the feature extractors of all replicas, whatever is inside."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from clpu.networks.descent import Descent, Linear
+from clpu.networks.linear import Linear
+
+Tensors = dict[str, Tensor]
 
 
 class Body(ABC):
     """Feature extractors of K replicas: (K, batch, *input) → (K, batch, features).
 
-    How it serves the replica axis is its own affair: the MLP by batched GEMM, everything else by a loop.
-    A body that is not being trained is never changed, so copies of an agent share it.
+    A body is a value: `tensors` is all that is learned of it, each with the replica axis in front, and is never
+    changed. `forward` computes with these tensors or with others of the same names, so training needs no more
+    than a copy of them. How a body serves the replica axis is its own affair.
     """
 
     replicas: int
     features: int
-    #: Whether an example's features depend on nothing else, neither on the others of its batch nor on chance.
+    tensors: Tensors
+    #: The tensors that gradient descent changes; the others are statistics.
+    parameters: tuple[str, ...]
+    #: Whether an example's features depend on nothing else, neither on the rest of its batch nor on chance.
     separate: ClassVar[bool] = False
 
     @abstractmethod
     def forward(
-        self, x: Tensor, descent: Descent | None = None, scale: float = 1.0, blend: Tensor | None = None
+        self,
+        x: Tensor,
+        tensors: Tensors | None = None,
+        training: bool = False,
+        generators: Sequence[torch.Generator] = (),
     ) -> Tensor:
-        """Features of scale·x, or of scale·blend·x; with a descent, in training mode and kept in mind for `descend`.
+        """Features of x. In training, statistics in `tensors` are updated in place and `generators` feed dropout."""
 
-        `blend` is a matrix (K, rows out, rows in). With a descent that is for heads only, nothing is kept in mind.
+    @abstractmethod
+    def with_tensors(self, tensors: Tensors) -> Body:
+        """A body of the same architecture that has these tensors."""
+
+    def fisher(self, x: Tensor, y: Tensor, head: Linear) -> Tensors:
+        """Σ over examples of p(y|x)·(∂ log p(y|x) / ∂θ)², the outputs being `head`'s; x and y have no replica axis.
+
+        One example at a time; a body that can do better does.
         """
+        theta = {name: self.tensors[name].detach().requires_grad_() for name in self.parameters}
+        total = {name: torch.zeros_like(tensor) for name, tensor in theta.items()}
+        for some_x, some_y in zip(x, y.tolist()):
+            with torch.enable_grad():
+                features = self.forward(some_x.expand(self.replicas, 1, *some_x.shape), {**self.tensors, **theta})
+                chosen = head(features).log_softmax(-1)[:, 0, some_y]
+                found = torch.autograd.grad(chosen.sum(), list(theta.values()))
+            for name, gradient in zip(theta, found):
+                total[name] += chosen.detach().exp().view(-1, *[1] * (gradient.dim() - 1)) * gradient.square()
+        return total
 
-    @abstractmethod
-    def descend(self, grad: Tensor, descent: Descent) -> None:
-        """One step, given the gradient of the loss by the features that `forward` gave last."""
+    def private(self) -> Body:
+        """The same body for one training, sharing nothing that calls may change."""
+        return self
 
-    @abstractmethod
-    def trainable(self) -> Body:
-        """A copy that may be trained."""
-
-    @abstractmethod
-    def settled(self) -> Body:
-        """The body, no longer to be trained."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """All that is learned, parameters and statistics, each with the replica axis in front."""
-
-    @abstractmethod
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Body:
-        """A body of the same architecture that holds these tensors."""
-
-    @abstractmethod
-    def parameters(self) -> dict[str, Tensor]:
-        """What gradient descent changes, each with the replica axis in front."""
-
-    @abstractmethod
-    def fisher(self, x: Tensor, y: Tensor, head: Linear) -> dict[str, Tensor]:
-        """Σ over examples of p(y|x)·(∂ log p(y|x) / ∂θ)², the outputs being `head`'s; x and y have no replica axis."""
+    def copied(self) -> Tensors:
+        """A copy of the tensors, laid out as training likes it best."""
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}
 
 
-class Given(Body):
-    """Features that are handed in instead of inputs: for training a head on top of a body that stays as it is."""
+class PrecomputedFeatures(Body):
+    """Features given in place of inputs, for training a head on a body that stays as it is."""
 
     separate = True
+    parameters = ()
 
     def __init__(self, replicas: int, features: int) -> None:
-        self.replicas, self.features = replicas, features
+        self.replicas, self.features, self.tensors = replicas, features, {}
 
     def forward(
-        self, x: Tensor, descent: Descent | None = None, scale: float = 1.0, blend: Tensor | None = None
+        self,
+        x: Tensor,
+        tensors: Tensors | None = None,
+        training: bool = False,
+        generators: Sequence[torch.Generator] = (),
     ) -> Tensor:
         return x
 
-    def descend(self, grad: Tensor, descent: Descent) -> None:
-        raise NotImplementedError("there is nothing to train below features that are given")
-
-    def trainable(self) -> Given:
+    def with_tensors(self, tensors: Tensors) -> PrecomputedFeatures:
         return self
 
-    def settled(self) -> Given:
-        return self
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Given:
-        return self
-
-    def parameters(self) -> dict[str, Tensor]:
-        return {}
-
-    def fisher(self, x: Tensor, y: Tensor, head: Linear) -> dict[str, Tensor]:
+    def fisher(self, x: Tensor, y: Tensor, head: Linear) -> Tensors:
         return {}

@@ -1,4 +1,4 @@
-"""From run folders to tables and a page, beside the paper's numbers."""
+"""Turn run folders into tables and a page, next to the paper's numbers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ FILES = ("table.csv", "matrix.csv", "table.md", "table.tex", "report.html")
 
 
 def write(runs: Sequence[Run], out: Path | str) -> list[Path]:
-    """Write `FILES`, the tables and `report.html`, about one run or several into a folder."""
+    """Write `FILES`, the tables and the page about one run or several, into a folder."""
     # Imported here so that the command line starts without NumPy.
     from clpu import jsonfile
     from clpu.report import page, tables
     from clpu.report.summary import summarise
 
     groups = [(run, summarise(run)) for run in distinct(runs)]
-    makers = (tables.to_csv, tables.to_matrix, tables.to_markdown, tables.to_latex, page.page)
-    return [jsonfile.write_text(Path(out) / name, make(groups)) for name, make in zip(FILES, makers)]
+    writers = (tables.to_csv, tables.to_matrix, tables.to_markdown, tables.to_latex, page.page)
+    return [jsonfile.write_text(Path(out) / name, text(groups)) for name, text in zip(FILES, writers)]
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs, those of equal names numbered, so that a reader can tell them apart."""
+    """Return the runs, with runs of the same name numbered."""
     names = [run.name for run in runs]
     return [
         replace(run, name=f"{run.name} ({names[:i].count(run.name) + 1})") if names.count(run.name) > 1 else run

@@ -20,13 +20,13 @@ def add_commands(app: typer.Typer) -> None:
         ],
         out: Annotated[
             Optional[Path],  # noqa: UP045  typer reads the annotation on Python 3.10 too
-            typer.Option(help="Where the files go; by default the run's own folder, or ./report for several runs."),
+            typer.Option(help="Output folder; by default the run folder, or ./report for several runs."),
         ] = None,
         open: Annotated[bool, typer.Option(help="Open the page in a browser.")] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", help="Write the files, print nothing.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", help="Write the files and print nothing.")] = False,
     ) -> None:
-        """Tables (terminal, CSV, Markdown, LaTeX) and one self-contained page, beside the paper's numbers."""
-        # Only now: `clpu --help` need not wait for NumPy.
+        """Write tables (CSV, Markdown, LaTeX) and a self-contained page, next to the paper's numbers."""
+        # Imported here, so that `clpu --help` does not wait for NumPy.
         from clpu.report import write
         from clpu.results import read_run
 

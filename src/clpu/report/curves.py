@@ -1,4 +1,4 @@
-"""Accuracy over the requests: one small panel a method, one line a task, and an ✕ where a task is forgotten."""
+"""Accuracy after each request: one small panel per method, one line per task, and an ✕ where a task is forgotten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clpu.report import names
 from clpu.report.svg import Canvas, Scale, spread_out, text_width
 from clpu.requests import Instruction, Stream
 from clpu.results import Result
@@ -17,23 +16,23 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 52.0, 10.0, 34.0
 
 
 def task_style(index: int) -> str:
-    """The CSS class of a task's colour."""
+    """Return the CSS class of a task's colour."""
     return f"task{index % COLOURS}"
 
 
 def short(text: str, longest: int = 8) -> str:
-    """A name cut to fit beside a line."""
+    """Cut a name to fit next to a line."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def lowest_percent(results: Sequence[Result]) -> float:
-    """Where the panels of a run begin: at 0, or at 40 if nothing is lower (two classes a task)."""
+    """Return the lower end of the axis: 0, or 40 if nothing is lower (two classes per task)."""
     return 40.0 if all(result.accuracy.min() > 0.45 for result in results) else 0.0
 
 
-def accuracy_panel(result: Result, chance: Sequence[float], low: float = 0.0) -> Canvas:
-    """One method's accuracy on every task after each request, in percent, from the request that taught it on."""
-    canvas = Canvas(_WIDTH, _HEIGHT, f"{names.method(result.method)}: accuracy of each task after each request")
+def accuracy_panel(result: Result, label: str, chance: Sequence[float], low: float = 0.0) -> Canvas:
+    """Draw one method's accuracy in percent on every task after each request, from when the task is learned."""
+    canvas = Canvas(_WIDTH, _HEIGHT, f"{label}: accuracy on each task after each request")
     stream = Stream(" ".join(result.requests))
     x = Scale(0, max(1, len(stream) - 1), _LEFT + 10, _WIDTH - _RIGHT - 10)
     y = Scale(low, 100, _HEIGHT - _BOTTOM, _TOP)
@@ -50,7 +49,7 @@ def accuracy_panel(result: Result, chance: Sequence[float], low: float = 0.0) ->
                 canvas.path([*upper, *reversed(lower)], f"band {style}", closed=True)
                 canvas.path(points, f"curve {style}")
             for t, (px, py) in enumerate(points, begin):
-                tip = f"task {task} after {result.requests[t]}: {mean[t, index]:.1f} % ± {spread[t, index]:.1f}"
+                tip = f"task {task} after {result.requests[t]}: {mean[t, index]:.1f}% ± {spread[t, index]:.1f}"
                 canvas.circle(px, py, 2.4, f"dot {style}", tip)
             if end + 1 == len(stream):
                 labels.append((points[-1][1], task, style))
@@ -65,7 +64,7 @@ def accuracy_panel(result: Result, chance: Sequence[float], low: float = 0.0) ->
 
 
 def lives(alive: Sequence[Sequence[str]], task: str) -> list[tuple[int, int]]:
-    """The first and last request of each stretch in which a task is alive, counted from 0.
+    """Return the first and last request of each period in which a task is active, counted from 0.
 
     >>> lives([["1"], ["1", "2"], ["1"], ["1", "2"]], "2")
     [(1, 1), (3, 3)]
@@ -83,19 +82,19 @@ def _next_life(alive: Sequence[Sequence[str]], task: str, end: int) -> int:
 
 
 def _ending(canvas: Canvas, x: Scale, y: Scale, mean: np.ndarray, end: int, task: str, style: str, until: int) -> None:
-    """The fall at a forget, an ✕ at what is left, and a faint line for what the agent says of the task from then on."""
+    """Draw the fall at a forget request, an ✕ right after it, and a faint line for the accuracy from then on."""
     after = [(x(t), y(mean[t])) for t in range(end + 1, until)]
     canvas.path([(x(end), y(mean[end])), after[0]], f"fall {style}")
     if len(after) > 1:
         canvas.path(after, f"gone {style}")
-    canvas.cross(*after[0], 4, f"cross {style}", f"task {task} forgotten: {mean[end + 1]:.1f} % right after")
+    canvas.cross(*after[0], 4, f"cross {style}", f"task {task} forgotten: {mean[end + 1]:.1f}% right after")
 
 
 def _axes(canvas: Canvas, stream: Stream, x: Scale, y: Scale, chance: Sequence[float]) -> None:
     for tick in y.ticks(5):
         canvas.line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
-        canvas.text(_LEFT - 6, y(tick) + 4, f"{tick:g} %" if tick == 100 else f"{tick:g}", "tick", "end")
-    # Forgets first: where requests are many, their names keep their place.
+        canvas.text(_LEFT - 6, y(tick) + 4, f"{tick:g}%" if tick == 100 else f"{tick:g}", "tick", "end")
+    # Forget requests first: if there are too many requests, their names are shown.
     shown: list[tuple[float, float]] = []
     for forget in (True, False):
         for t, request in enumerate(stream):

@@ -1,59 +1,87 @@
-"""What every page has: the document with nothing outside it, the list of requests, keys and figures."""
+"""Render the HTML pages from the templates in `templates/`.
+
+Jinja2 escapes every value. Only the style sheet, drawings (`Canvas`) and HTML that templates produced are inserted as
+they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from clpu import __version__
 from clpu.report.svg import Canvas
-from clpu.requests import Instruction, Stream
+from clpu.requests import Stream
 
-_WIDE, _NARROW = 1060.0, 358.0
+#: Widths in which a figure is drawn, by CSS class: for wide and for narrow screens.
+_WIDTHS = {"wide": 1060.0, "narrow": 358.0}
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of all pages: everything is escaped, and a missing value is an error."""
+    made = Environment(
+        loader=PackageLoader("clpu.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+    made.globals["version"] = __version__
+    return made
+
+
+def render(template: str, *, style: str = "", **context: Any) -> str:
+    """Render a page; `style` is CSS that is added to the common style sheet."""
+    common = resources.files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
+    return environment().get_template(template).render(css=Markup(common + style), **context)
+
+
+def macro(template: str, name: str, *arguments: Any) -> str:
+    """Render one macro of a template to a plain string of HTML."""
+    return str(getattr(environment().get_template(template).module, name)(*arguments))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure drawn for wide and for narrow screens, so that its text keeps its size."""
+
+    screens: tuple[tuple[str, tuple[Canvas, ...]], ...]
+    caption: str
+    style: str = ""
+
+
+def draw_figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> Figure:
+    """Draw a figure for both widths of a screen."""
+    return Figure(tuple((screen, tuple(draw(width))) for screen, width in _WIDTHS.items()), caption, style)
+
+
+# The same parts as strings, for pages that are put together from strings.
 
 
 def document(title: str, body: Sequence[str], style: str = "") -> str:
-    """A whole page of these parts; `style` is added to the common one."""
-    common = resources.files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
-    # The policy makes sure of it: nothing is loaded from anywhere, and no script runs.
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{common}{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in body if part)
-        + f"\n<footer>Made by clpu {escape(__version__)}. The paper: Liu, Liu, Stone, <i>Continual Learning and "
-        "Private Unlearning</i>, CoLLAs 2022.</footer>\n</main>\n</body>\n</html>\n"
-    )
+    """Return a complete page of these parts, which are HTML."""
+    return render("document.html", style=style, title=title, parts=[Markup(part) for part in body if part])
 
 
 def request_list(stream: Stream) -> str:
-    """The requests in their order, forgets marked."""
-    words = {"R": "remember", "T": "learn temporarily", "F": "forget"}
-    items = "".join(
-        f"<li{' class=forget' if request.instruction is Instruction.FORGET else ''} "
-        f'title="{escape(words[request.instruction.value])} task {escape(request.task)}">{escape(str(request))}</li>'
-        for request in stream
-    )
-    return f'<ol class="requests" aria-label="Requests">{items}</ol>'
+    """Return the requests in order, forget requests highlighted."""
+    return macro("macros.html", "requests", stream)
 
 
 def key(entries: Sequence[tuple[str, str]]) -> str:
-    """What the lines of a figure mean: pairs of a style and a text."""
-    items = "".join(
-        f'<li><svg viewBox="0 0 26 12" aria-hidden="true"><line x1="1" y1="6" x2="25" y2="6" class="{style}"/></svg>'
-        f"{escape(text)}</li>"
-        for style, text in entries
-    )
-    return f'<ul class="key">{items}</ul>'
+    """Return the key of a figure: pairs of a CSS class and a text."""
+    return macro("macros.html", "key", entries)
 
 
 def figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> str:
-    """A figure drawn twice, for wide and narrow screens, so that its text keeps its size."""
-    both = ""
-    for screen, width in (("wide", _WIDE), ("narrow", _NARROW)):
-        drawings = "".join(f"<div>{canvas}</div>" for canvas in draw(width))
-        both += f'<div class="{screen}"><div class="{style}">{drawings}</div></div>'
-    return f"<figure>{both}<figcaption>{escape(caption)}</figcaption></figure>"
+    """Return a figure that `draw` draws for a given width."""
+    return macro("macros.html", "figure", draw_figure(draw, caption, style))

@@ -9,7 +9,7 @@ from importlib import resources
 
 @cache
 def tables() -> dict[tuple[str, str], dict[str, float]]:
-    """The printed rows by (stream, method); accuracy and forgetting in percent.
+    """Return the printed rows by (benchmark, method); accuracy and forgetting in percent.
 
     >>> tables()["perm-mnist", "der++"]["acc"]
     93.88

@@ -1,11 +1,11 @@
-"""The paper's first picture from measured data: what a method knows, what it keeps, and what its forgetting shows."""
+"""The paper's Figure 1 from measured data: accuracy against size, and against what forgetting reveals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from clpu.report import names
+from clpu.report import formatting
 from clpu.report.summary import Row
 from clpu.report.svg import Canvas, Labels, Scale
 
@@ -13,16 +13,16 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 14.0, 14.0, 44.0
 
 
 def front(rows: Sequence[Row]) -> set[str]:
-    """The methods that no other beats: at least as good in accuracy, bytes kept and JS-ratio, and better in one.
+    """Return the Pareto front: no other method is at least as good in accuracy, size and JS-ratio and better in one.
 
-    The paper's upper bound takes no part, as in "best".
+    The upper bound is excluded, as in `summary.best`.
     """
 
     def costs(row: Row) -> tuple[float, float, float]:
-        ratio = row.figures["js_ratio"].value
-        return -row.figures["acc"].value, row.bytes, math.inf if math.isnan(ratio) else ratio
+        ratio = row.metrics["js_ratio"].value
+        return -row.metrics["acc"].value, row.bytes, math.inf if math.isnan(ratio) else ratio
 
-    every = {row.method: costs(row) for row in rows if row.method != names.UPPER_BOUND}
+    every = {row.method: costs(row) for row in rows if not row.about.upper_bound}
     return {
         method
         for method, mine in every.items()
@@ -31,7 +31,7 @@ def front(rows: Sequence[Row]) -> set[str]:
 
 
 def panels(rows: Sequence[Row], width: float, height: float = 330) -> list[Canvas]:
-    """Accuracy against the most bytes kept, and against JS-ratio; what no method beats is filled."""
+    """Draw accuracy against peak size and against JS-ratio; the Pareto front is filled."""
     unbeaten = front(rows)
     kept = [float(row.bytes) for row in rows]
     result = []
@@ -39,22 +39,22 @@ def panels(rows: Sequence[Row], width: float, height: float = 330) -> list[Canva
         wide = max(kept) / min(kept) > 4
         room = 1.35 if wide else 1.1
         scale = Scale(min(kept) / room, max(kept) * room, _LEFT + 12, width - _RIGHT - 12, "log" if wide else "linear")
-        title = "bytes kept at most after any request" + (" (logarithmic)" if wide else "")
+        title = "peak size of one agent" + (" (logarithmic)" if wide else "")
         result.append(_panel(rows, unbeaten, width, height, scale, title, lambda row: float(row.bytes), _size))
-    ratios = [row.figures["js_ratio"].value for row in rows]
+    ratios = [row.metrics["js_ratio"].value for row in rows]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     if finite:
         top = max(finite) * (1.25 if math.inf in ratios else 1.1) or 1.0
         scale = Scale(0, top, _LEFT + 12, width - _RIGHT - 12, "sqrt")
         result.append(
             _panel(
-                [row for row in rows if not math.isnan(row.figures["js_ratio"].value)],
+                [row for row in rows if not math.isnan(row.metrics["js_ratio"].value)],
                 unbeaten,
                 width,
                 height,
                 scale,
                 "JS-ratio (square-root scale)",
-                lambda row: row.figures["js_ratio"].value,
+                lambda row: row.metrics["js_ratio"].value,
                 lambda value: f"{value:g}",
             )
         )
@@ -62,7 +62,7 @@ def panels(rows: Sequence[Row], width: float, height: float = 330) -> list[Canva
 
 
 def _size(count: float) -> str:
-    return names.size(count).replace(".0 ", " ")
+    return formatting.size(count).replace(".0 ", " ")
 
 
 def _panel(
@@ -76,7 +76,7 @@ def _panel(
     write: Callable[[float], str],
 ) -> Canvas:
     canvas = Canvas(width, height, f"Accuracy against {title}")
-    accuracies = [row.figures["acc"].value for row in rows]
+    accuracies = [row.metrics["acc"].value for row in rows]
     room = max(1.0, 0.12 * (max(accuracies) - min(accuracies)))
     y = Scale(
         max(0, min(accuracies) - room), min(100, max(accuracies) + room), height - _BOTTOM - 8, _TOP + 8, "linear"
@@ -90,20 +90,20 @@ def _panel(
     canvas.text((_LEFT + width - _RIGHT) / 2, height - 8, title, "axis-name", "middle")
     canvas.text(11, (_TOP + height - _BOTTOM) / 2, "ACC, %", "axis-name", "middle", turn=True)
     labels = Labels(_LEFT, _TOP, width - _RIGHT, height - _BOTTOM)
-    points = [(row, x(value(row)), y(row.figures["acc"].value)) for row in rows]
+    points = [(row, x(value(row)), y(row.metrics["acc"].value)) for row in rows]
     for _, px, py in points:
         labels.block(px, py, 6)
     canvas.text(_LEFT + 6, _TOP + 14, "↖ better", "hint")
     labels.taken.append((_LEFT, _TOP, _LEFT + 60, _TOP + 18))
     for row, px, py in points:
-        acc = row.figures["acc"]
+        acc = row.metrics["acc"]
         if not math.isnan(acc.low):
             canvas.line(px, y(acc.low), px, y(acc.high), "whisker")
         style = "front" if row.method in unbeaten else "beaten"
-        tip = f"{row.label}: ACC {acc.value:.2f} %, {names.size(row.bytes)} kept"
-        tip += f", JS-ratio {names.number(row.figures['js_ratio'].value)}"
+        tip = f"{row.label}: ACC {acc.value:.2f}%, peak size {formatting.size(row.bytes)}"
+        tip += f", JS-ratio {formatting.number(row.metrics['js_ratio'].value)}"
         canvas.circle(px, py, 5, f"point {style}", tip)
-    # Those with the least room beside them first.
+    # The most crowded first.
     for row, px, py in sorted(points, key=lambda p: -sum(math.hypot(p[1] - q[1], p[2] - q[2]) < 60 for q in points)):
         lx, ly, anchor = labels.place(px, py, 5, row.label)
         canvas.text(lx, ly, row.label, "point-name" if row.method in unbeaten else "point-name beaten-name", anchor)

@@ -1,68 +1,90 @@
-"""How the numbers were made, for the page: the recipe of a run, and where the recipes of several runs differ."""
+"""How the numbers were computed: the recipe of a run, and the differences between the recipes of several runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
-from clpu.report import names
+from clpu.report import formatting
+from clpu.report.html import macro
+from clpu.report.html_tables import Cell, Line, Table
 from clpu.report.machines import NOT_RECORDED, computed_on, keys_of
 from clpu.results import Recipe, Run
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A term of the recipe and its text, one line or several; `code` is set in a typewriter face."""
+
+    term: str
+    lines: Sequence[str]
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class RecipeView:
+    """A recipe as the page shows it; `settings` are pairs of a method and its assignments."""
+
+    entries: Sequence[Entry]
+    settings: Sequence[tuple[str, str]]
+
+
 def recipe_section(run: Run, finished: Sequence[str] | None = None) -> str:
-    """Everything that is needed to make the run again; `finished` are the methods that have results."""
+    """Return the section of a page that shows the recipe, as HTML; see `view_recipe`."""
+    return macro("recipe.html", "recipe", view_recipe(run, finished))
+
+
+def view_recipe(run: Run, finished: Sequence[str] | None = None) -> RecipeView:
+    """Return everything that is needed to reproduce a run; `finished` are the methods that have results."""
     recipe, data = run.recipe, run.recipe.data
-    classes = sorted(set(data.classes))
+    classes = " or ".join(map(str, sorted(set(data.classes))))
     entries = [
-        ("Command", f"<code>{escape(recipe.command)}</code>" if recipe.command else "–"),
-        ("Requests", f"<code>{escape(recipe.requests)}</code>"),
-        ("Seeds", escape(f"{_listed(recipe.seeds)}; counterfactual runs {_listed(recipe.counterfactual_seeds)}")),
-        (
+        Entry("Command", [recipe.command or "–"], code=bool(recipe.command)),
+        Entry("Requests", [recipe.requests], code=True),
+        Entry("Seeds", [_seeds(recipe)]),
+        Entry(
             "Data",
-            escape(
-                f"{data.name}: {data.tasks} tasks of {' or '.join(map(str, classes))} classes, "
-                f"{data.train:,} training and {data.test:,} test images, seed {data.seed}"
-            ),
+            [
+                f"{data.name}: {data.tasks} tasks of {classes} classes, {data.train:,} training and {data.test:,} test "
+                f"images, seed {data.seed}"
+            ],
         ),
-        ("SHA-256", f"<code>{escape(_plain(data.sha256))}</code>"),
-        ("Network", f"<code>{escape(_plain(recipe.network))}</code>"),
-        ("Versions", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.versions.items()))) or "–"),
-        ("Machine", escape(", ".join(f"{k} {v}" for k, v in sorted(recipe.machine.items()))) or "–"),
-        ("Computed on", "<br>".join(map(escape, _computed_on(recipe, run.results if finished is None else finished)))),
+        Entry("SHA-256", [_plain(data.sha256)], code=True),
     ]
     if data.tasks_sha256:
-        entries.insert(5, ("of the tasks as used", f"<code>{escape(data.tasks_sha256)}</code>"))
+        entries.append(Entry("of the tasks as used", [data.tasks_sha256], code=True))
+    entries += [
+        Entry("Network", [_plain(recipe.network)], code=True),
+        Entry("Versions", [", ".join(f"{k} {v}" for k, v in sorted(recipe.versions.items())) or "–"]),
+        Entry("Machine", [", ".join(f"{k} {v}" for k, v in sorted(recipe.machine.items())) or "–"]),
+        Entry("Computed on", _computed_on(recipe, run.results if finished is None else finished)),
+    ]
     if recipe.started:
-        took = f", took {names.duration(recipe.seconds)}" if recipe.seconds is not None else ""
-        entries.append(("Started", escape(recipe.started + took)))
-    listed = "".join(f"<dt>{term}</dt><dd>{text}</dd>" for term, text in entries)
-    return f'<h3>The recipe</h3>\n<dl class="recipe">{listed}</dl>\n{_settings(recipe)}'
+        took = f", took {formatting.duration(recipe.seconds)}" if recipe.seconds is not None else ""
+        entries.append(Entry("Started", [recipe.started + took]))
+    return RecipeView(entries, _settings(recipe))
 
 
 def _computed_on(recipe: Recipe, methods: Iterable[str]) -> list[str]:
-    """The machines, one in a line; if there are several, with the methods that each computed."""
-    made = computed_on(recipe, list(methods))
-    if len(made) < 2:
-        return [machine for machine, _ in made] or [NOT_RECORDED]
-    return [f"{', '.join(labels)}: {machine}" for machine, labels in made]
+    """Return the machines, one per line; if there are several, with the methods that each computed."""
+    computed = computed_on(recipe, list(methods))
+    if len(computed) < 2:
+        return [machine for machine, _ in computed] or [NOT_RECORDED]
+    return [f"{', '.join(labels)}: {machine}" for machine, labels in computed]
 
 
-def _settings(recipe: Recipe) -> str:
+def _settings(recipe: Recipe) -> list[tuple[str, str]]:
     common, own = split_settings(recipe.settings)
-    lines = f"<dt>every method</dt><dd><code>{escape(_assignments(common))}</code></dd>" if common else ""
-    for method, values in own.items():
-        if values:
-            lines += f"<dt>{escape(names.method(method))}</dt><dd><code>{escape(_assignments(values))}</code></dd>"
-    return f'<details><summary>Settings</summary><dl class="recipe">{lines}</dl></details>' if lines else ""
+    lines = [("all methods", _assignments(common))] if common else []
+    return lines + [(recipe.about(method).label, _assignments(values)) for method, values in own.items() if values]
 
 
 def split_settings(
     settings: Mapping[str, Mapping[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What all methods have in common, and what is each one's own.
+    """Separate the settings that all methods share from those of each method.
 
     >>> split_settings({"er": {"lr": 0.1, "memory": 200}, "seq": {"lr": 0.1}})
     ({'lr': 0.1}, {'er': {'memory': 200}, 'seq': {}})
@@ -77,31 +99,27 @@ def split_settings(
     return common, own
 
 
-def differences(runs: Sequence[Run]) -> str:
-    """A table of what the recipes of several runs do not have in common."""
+def differences(runs: Sequence[Run]) -> Table | None:
+    """Return a table of what differs between the recipes of several runs, or None if nothing does."""
     facts = [_facts(run) for run in runs]
     every = {key: [one.get(key, "–") for one in facts] for key in dict.fromkeys(key for one in facts for key in one)}
     rows = {key: values for key, values in every.items() if len(set(values)) > 1}
     rows |= _different_settings([run.recipe for run in runs])
-    head = "<tr><th></th>" + "".join(f"<th>{escape(run.name)}</th>" for run in runs) + "</tr>"
-    body = "".join(
-        f'<tr><th scope="row">{escape(key)}</th>' + "".join(f"<td>{escape(value)}</td>" for value in values) + "</tr>"
-        for key, values in rows.items()
-    )
-    if not body:
-        return '<p class="note">The runs have the same recipe.</p>'
-    return f'<div class="scroll"><table class="plain wrap"><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    if not rows:
+        return None
+    lines = [Line(key, [Cell(value) for value in values]) for key, values in rows.items()]
+    return Table(["", *(run.name for run in runs)], lines, style="plain wrap")
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """What decides a run's numbers besides its settings. Times, names of machines and commands differ anyway."""
+    """Return what determines a run's numbers besides its settings; times, machine names and commands always differ."""
     recipe = run.recipe
     return {
-        "stream": recipe.stream,
+        "benchmark": recipe.stream,
         "requests": recipe.requests,
         "profile": recipe.profile,
-        "methods": ", ".join(map(names.method, sorted(recipe.methods, key=_place))),
-        "seeds": f"{_listed(recipe.seeds)}; counterfactual runs {_listed(recipe.counterfactual_seeds)}",
+        "methods": ", ".join(recipe.about(method).label for method in recipe.in_order(recipe.methods)),
+        "seeds": _seeds(recipe),
         "network": _plain(recipe.network),
         "data": recipe.data.name,
         "tasks": f"{recipe.data.tasks}, seed {recipe.data.seed}",
@@ -116,14 +134,8 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _place(method: str) -> tuple[int, str]:
-    """Where a method stands in tables: the paper's in its order, then others by name."""
-    known = list(names.METHODS)
-    return (known.index(method), "") if method in known else (len(known), method)
-
-
 def _different_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """Settings that differ, one row each: for all methods of a run if they agree within each run, else by method."""
+    """Return the settings that differ: one row for all methods if they agree within each run, else one per method."""
     rows: dict[str, list[str]] = {}
     for key in dict.fromkeys(key for recipe in recipes for values in recipe.settings.values() for key in values):
         found = [{m: _plain(v[key]) for m, v in recipe.settings.items() if key in v} for recipe in recipes]
@@ -131,7 +143,8 @@ def _different_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
             rows[key] = [next(iter(one.values()), "–") for one in found]
             continue
         for method in dict.fromkeys(m for one in found for m in one):
-            rows[f"{names.method(method)}: {key}"] = [one.get(method, "–") for one in found]
+            label = next(recipe.about(method).label for recipe, one in zip(recipes, found) if method in one)
+            rows[f"{label}: {key}"] = [one.get(method, "–") for one in found]
     return {name: values for name, values in rows.items() if len(set(values) - {"–"}) > 1}
 
 
@@ -143,8 +156,12 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+def _seeds(recipe: Recipe) -> str:
+    return f"{_listed(recipe.seeds)}; counterfactual replicas {_listed(recipe.counterfactual_seeds)}"
+
+
 def _listed(seeds: Sequence[int]) -> str:
-    """Seeds in short: `0–4` for a run of them."""
+    """Abbreviate seeds: `0–4` for consecutive ones."""
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]}–{seeds[-1]}"
     return ", ".join(map(str, seeds)) or "none"

@@ -1,4 +1,4 @@
-"""Figures with one row a method: distances within and across groups, and accuracy on forgotten tasks."""
+"""Figures with one row per method: distances within and across groups, and accuracy on forgotten tasks."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from clpu.metrics.learning import Floats
-from clpu.report import names
+from clpu.report import formatting
 from clpu.report.curves import short, task_style
 from clpu.report.summary import Row
 from clpu.report.svg import Canvas, Scale
 
-#: Below this width a row's name stands above it, not beside it.
+#: Below this width a row's name is above the row, not next to it.
 NARROW = 520
 
 
 def distances(rows: Sequence[Row], width: float) -> Canvas:
-    """IJSD and AJSD as dots, one a pair of runs, over the range that in-group distances cover."""
+    """Draw IJSD and AJSD, one dot per pair of replicas, over the range of in-group distances."""
     rows = [row for row in rows if row.ajsd.size]
-    frame = Frame(width, len(rows), "Distances between runs within the counterfactual group and across the groups")
+    frame = Frame(width, len(rows), "Distances between replicas within the counterfactual group and across the groups")
     values = np.concatenate([np.concatenate([row.ijsd, row.ajsd]) for row in rows])
     scale = _distance_scale(values, frame)
     log = scale.kind == "log"
     name = f"Jensen–Shannon divergence on the forgotten tasks, nats{' (logarithmic)' if log else ''}"
     frame.axis(scale, name if width >= NARROW else "divergence, nats" + (" (log)" if log else ""))
     for number, row in enumerate(rows):
-        top, middle = frame.row(number, row.label, f"IRR {names.number(row.figures['irr'].value)}")
+        top, middle = frame.row(number, row.label, f"IRR {formatting.number(row.metrics['irr'].value)}")
         if row.ijsd.size:
             edge = scale(float(row.ijsd.max()))
             frame.canvas.rect(frame.left, top, edge - frame.left, frame.height, "range")
@@ -39,14 +39,14 @@ def distances(rows: Sequence[Row], width: float) -> Canvas:
 def _distance_scale(values: Floats, frame: Frame) -> Scale:
     positive = values[values > 0]
     if positive.size and positive.max() / positive.min() > 6:
-        # A few of the smallest may be rounding errors of equal runs: no need for an axis that begins at 1e-17.
+        # The smallest may be rounding errors between equal replicas: the axis must not begin at 1e-17.
         low = max(float(positive.min()) * 0.85, float(positive.max()) * 1e-5)
         return Scale(low, float(positive.max()) * 1.15, frame.left, frame.right, "log")
     return Scale(0, float(values.max()) * 1.1 or 1.0, frame.left, frame.right)
 
 
 def _swarm(canvas: Canvas, scale: Scale, values: Floats, y: float, style: str, tip: str) -> None:
-    """Dots at their values, pushed off the line where they would cover each other, and a tick at the mean."""
+    """Draw dots at their values, moved off the line where they would overlap, and a tick at the mean."""
     if not values.size:
         return
     radius, placed = 2.6, list[tuple[float, float]]()
@@ -62,21 +62,21 @@ def _swarm(canvas: Canvas, scale: Scale, values: Floats, y: float, style: str, t
 
 
 def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas:
-    """Accuracy on each forgotten task right after its forget: dots for seeds, a diamond for the counterfactual runs."""
+    """Draw the accuracy on each forgotten task right after the forget request, with a diamond for the ideal."""
     rows = [row for row in rows if row.forgotten]
     most = max(len(row.forgotten) for row in rows)
-    label = "Accuracy on forgotten tasks right after their forget, beside chance"
+    label = "Accuracy on forgotten tasks right after the forget request, and chance"
     frame = Frame(width, len(rows), label, height=max(40.0, 12.0 * most + 8))
     scale = Scale(0, 100, frame.left, frame.right)
-    frame.axis(scale, "accuracy right after the forget, %")
+    frame.axis(scale, "accuracy right after the forget request, %")
     bottom = frame.canvas.height - frame.bottom
     chances = sorted({100 * f.chance for row in rows for f in row.forgotten})
     for chance in chances:
         frame.canvas.line(scale(chance), frame.top, scale(chance), bottom, "chance")
-        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:g} %", "tick", "middle")
+        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:g}%", "tick", "middle")
     for number, row in enumerate(rows):
         mean = 100 * float(np.mean([f.accuracy.mean() for f in row.forgotten]))
-        _, middle = frame.row(number, row.label, f"{mean:.1f} %")
+        _, middle = frame.row(number, row.label, f"{mean:.1f}%")
         for index, item in enumerate(row.forgotten):
             y = middle + 12 * (index - (len(row.forgotten) - 1) / 2)
             style = task_style(tasks.index(item.task))
@@ -84,16 +84,16 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
             values = 100 * item.accuracy
             frame.canvas.line(scale(float(values.min())), y, scale(float(values.max())), y, f"curve {style}")
             for value in values:
-                tip = f"{row.label}, task {item.task} after its forget: {value:.1f} %"
+                tip = f"{row.label}, task {item.task} after the forget request: {value:.1f}%"
                 frame.canvas.circle(scale(float(value)), y, 3, f"dot {style}", tip)
             x = scale(never)
-            tip = f"{row.label}, task {item.task}, never learned: {never:.1f} %"
+            tip = f"{row.label}, task {item.task}, never learned: {never:.1f}%"
             frame.canvas.path([(x, y - 5), (x + 5, y), (x, y + 5), (x - 5, y)], "diamond", closed=True, tip=tip)
     return frame.canvas
 
 
 class Frame:
-    """Rows with a name at the left (or above, when narrow), a figure at the right, and a common axis beneath."""
+    """Rows with a name on the left (above, when narrow), a value on the right, and a common axis below."""
 
     def __init__(self, width: float, rows: int, label: str, height: float = 40) -> None:
         self.narrow = width < NARROW
@@ -109,15 +109,15 @@ class Frame:
             self.canvas.text(scale(tick), base + 16, f"{tick:g}", "tick", "middle")
         self.canvas.text((self.left + self.right) / 2, base + 34, name, "axis-name", "middle")
 
-    def row(self, number: int, name: str, figure: str) -> tuple[float, float]:
-        """Write a row's name and figure; return the top and the middle of its strip."""
+    def row(self, number: int, name: str, value: str) -> tuple[float, float]:
+        """Write a row's name and value; return the top and the middle of its strip."""
         begin = self.top + number * self.step
         if self.narrow:
             self.canvas.text(self.left, begin + 15, name, "row-name")
-            self.canvas.text(self.right, begin + 15, figure, "row-figure", "end")
+            self.canvas.text(self.right, begin + 15, value, "row-value", "end")
             top = begin + 22
         else:
             top = begin + (self.step - self.height) / 2
             self.canvas.text(self.left - 12, top + self.height / 2 + 4, short(name, 20), "row-name", "end")
-            self.canvas.text(self.right + 12, top + self.height / 2 + 4, figure, "row-figure")
+            self.canvas.text(self.right + 12, top + self.height / 2 + 4, value, "row-value")
         return top, top + self.height / 2

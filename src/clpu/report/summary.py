@@ -1,4 +1,4 @@
-"""From a run's results to the figures of its table: one `Row` a method."""
+"""Compute the metrics of a run from its results: one `Row` per method."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 from clpu import metrics
 from clpu.metrics import PairIntervals
 from clpu.metrics.learning import Floats
-from clpu.report import names, paper
+from clpu.recipe import MethodAbout
+from clpu.report import paper
 from clpu.results import Result, Run
 
 NAN = float("nan")
-FIGURES = ("acc", "fm", "ijsd", "ajsd", "js_ratio", "irr")
+METRIC_KEYS = ("acc", "fm", "ijsd", "ajsd", "js_ratio", "irr")
 PRIVACY = ("ijsd", "ajsd", "js_ratio", "irr")
-#: Whether more or less of a figure is better; IJSD and AJSD are only good or bad beside each other.
+#: Whether more or less of a metric is better; IJSD and AJSD mean something only in comparison with each other.
 BETTER = {"acc": max, "fm": min, "js_ratio": min, "irr": max}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A mean over seeds or pairs, its standard deviation (n - 1), and a 95 % bootstrap interval over seeds."""
+class Estimate:
+    """A mean over seeds or pairs, its standard deviation (n - 1), and a 95% bootstrap interval over seeds."""
 
     value: float
     spread: float = NAN
@@ -32,10 +33,10 @@ class Figure:
 
 
 @dataclass(frozen=True, eq=False)
-class Forgotten:
-    """Accuracy on a forgotten task right after its forget, per seed, beside chance and the counterfactual runs.
+class ForgottenAccuracy:
+    """Accuracy per seed on a forgotten task right after the forget request, with chance and the counterfactual's.
 
-    `figure` is its mean in percent.
+    `estimate` is its mean in percent.
     """
 
     task: str
@@ -43,88 +44,95 @@ class Forgotten:
     chance: float
     accuracy: Floats
     counterfactual: Floats
-    figure: Figure = Figure(NAN)
+    estimate: Estimate = Estimate(NAN)
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What the tables and the page say of one method in one run; accuracies in percent.
+    """What the tables and the page show about one method in one run; accuracies in percent.
 
-    `figures` are the paper's six by definition, `published` the four privacy figures as the authors' script has them;
-    `ijsd` and `ajsd` the distances behind them; `left` is the accuracy on forgotten tasks, mean over the forgets.
+    `metrics` are the paper's six as it defines them, `published` the four privacy metrics as the authors' script
+    computes them; `ijsd` and `ajsd` are the underlying distances; `left` is the accuracy on forgotten tasks, averaged
+    over forget requests.
     """
 
     run: str
     stream: str
     method: str
+    about: MethodAbout
     seeds: int
-    figures: Mapping[str, Figure]
-    published: Mapping[str, Figure]
+    metrics: Mapping[str, Estimate]
+    published: Mapping[str, Estimate]
     paper: Mapping[str, float]
     ijsd: Floats
     ajsd: Floats
-    backward: Figure
-    forward: Figure
-    forgotten: Sequence[Forgotten]
-    left: Figure
+    backward: Estimate
+    forward: Estimate
+    forgotten: Sequence[ForgottenAccuracy]
+    left: Estimate
     bytes: int
     seconds: float
 
     @property
     def label(self) -> str:
-        return names.method(self.method)
+        """The name that tables show."""
+        return self.about.label
 
-    def comparable(self, key: str) -> Figure:
-        """Our figure that the printed one is to be compared with: as published where the two differ."""
-        return self.published.get(key, self.figures[key])
+    def comparable(self, key: str) -> Estimate:
+        """Return our value to compare with the printed one: that of the authors' script where the two differ."""
+        return self.published.get(key, self.metrics[key])
 
     def difference(self, key: str) -> float:
-        """Ours less the paper's; NaN if the paper has none."""
+        """Return ours − paper; NaN if the paper has no value."""
         return self.comparable(key).value - self.paper.get(key, NAN)
 
 
 def summarise(run: Run) -> list[Row]:
-    """The rows of a run: the paper's methods in the paper's order, then the user's own."""
-    known = [m for m in names.METHODS if m in run.results]
-    order = known + [m for m in run.results if m not in known]
-    alone = _alone(run.results[names.UPPER_BOUND]) if names.UPPER_BOUND in run.results else None
+    """Return the rows of a run in the order of its recipe's `in_order`."""
+    order = run.recipe.in_order(run.results)
+    upper_bound = next((method for method in order if run.recipe.about(method).upper_bound), None)
+    alone = None if upper_bound is None else _alone(run.results[upper_bound])
     return [_row(run, run.results[method], alone) for method in order]
 
 
 def best(rows: Sequence[Row], key: str, digits: int, *, published: bool = False) -> set[str]:
-    """The methods whose figure is the best as printed, ties included, as the paper marks them: without its upper bound.
+    """Return the methods to print in bold: the best as printed, and those whose intervals overlap the interval of one.
 
-    Nothing is best among fewer than two.
+    The upper bound is excluded, as in the paper. Nothing is best among fewer than two.
     """
     if key not in BETTER:
         return set()
-    values = {
-        row.method: round((row.published if published else row.figures)[key].value, digits)
-        for row in rows
-        if row.method != names.UPPER_BOUND
+    found = {
+        row.method: (row.published if published else row.metrics)[key] for row in rows if not row.about.upper_bound
     }
-    values = {method: value for method, value in values.items() if not math.isnan(value)}
+    values = {method: round(one.value, digits) for method, one in found.items() if not math.isnan(one.value)}
     if len(values) < 2:
         return set()
-    winner = BETTER[key](values.values())
-    return {method for method, value in values.items() if value == winner}
+    best_value = BETTER[key](values.values())
+    leaders = {method for method, value in values.items() if value == best_value}
+    return leaders | {method for method in values for leader in leaders if _overlap(found[method], found[leader])}
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    """Return whether two intervals overlap; False if one does not exist."""
+    return one.low <= other.high and other.low <= one.high
 
 
 def _row(run: Run, result: Result, alone: Floats | None) -> Row:
-    # A generator for each row: its intervals do not depend on which other methods were run.
+    # One generator per row: its intervals do not depend on which other methods were run.
     rng = np.random.default_rng(0)
     index = {task: i for i, task in enumerate(result.tasks)}
     alive = [[index[task] for task in tasks] for tasks in result.alive]
     acc, fm = metrics.accuracy_and_forgetting(result.accuracy, alive)
     classes = run.recipe.data.classes
-    figures = {"acc": _per_seed(acc, rng), "fm": _per_seed(fm, rng)}
-    published: dict[str, Figure] = {}
+    values = {"acc": _per_seed(acc, rng), "fm": _per_seed(fm, rng)}
+    published: dict[str, Estimate] = {}
     ijsd = ajsd = np.empty(0)
     if result.forgets:
         inner = [forget.in_group[forget.task] for forget in result.forgets]
         across = [forget.across[forget.task] for forget in result.forgets]
         ijsd, ajsd = metrics.in_group(inner), metrics.across_group(across)
-        figures |= _privacy(ijsd, ajsd, metrics.bootstrap_pairs(inner, across, rng), strict=False)
+        values |= _privacy(ijsd, ajsd, metrics.bootstrap_pairs(inner, across, rng), strict=False)
         gone = [index[forget.task] for forget in result.forgets]
         inner, across = (
             metrics.as_published([[side(f)[t] for t in result.tasks] for f in result.forgets], gone, classes)
@@ -141,18 +149,19 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
         run=run.name,
         stream=run.recipe.stream,
         method=result.method,
+        about=run.recipe.about(result.method),
         seeds=len(run.recipe.seeds),
-        figures={key: figures.get(key, Figure(NAN)) for key in FIGURES},
-        published={key: published.get(key, Figure(NAN)) for key in PRIVACY},
+        metrics={key: values.get(key, Estimate(NAN)) for key in METRIC_KEYS},
+        published={key: published.get(key, Estimate(NAN)) for key in PRIVACY},
         paper=paper.tables().get((run.recipe.stream, result.method), {}),
         ijsd=ijsd,
         ajsd=ajsd,
         backward=_per_seed(metrics.backward_transfer(result.accuracy, alive), rng),
-        forward=Figure(NAN)
+        forward=Estimate(NAN)
         if alone is None
         else _per_seed(metrics.forward_transfer(result.accuracy, alive, alone), rng),
         forgotten=[
-            Forgotten(
+            ForgottenAccuracy(
                 f.task,
                 f.request,
                 1 / classes[index[f.task]],
@@ -162,38 +171,38 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
             )
             for f, after in zip(result.forgets, forgotten)
         ],
-        left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Figure(NAN),
+        left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Estimate(NAN),
         bytes=max(result.bytes, default=0),
         seconds=sum(result.seconds),
     )
 
 
-def _per_seed(values: Floats, rng: np.random.Generator) -> Figure:
+def _per_seed(values: Floats, rng: np.random.Generator) -> Estimate:
     percent = 100 * values
     low, high = metrics.bootstrap_mean(percent, rng)
-    return Figure(float(percent.mean()), deviation(percent), low, high)
+    return Estimate(float(percent.mean()), deviation(percent), low, high)
 
 
-def _privacy(ijsd: Floats, ajsd: Floats, intervals: PairIntervals, *, strict: bool) -> dict[str, Figure]:
+def _privacy(ijsd: Floats, ajsd: Floats, intervals: PairIntervals, *, strict: bool) -> dict[str, Estimate]:
     inner = metrics.spread_as_published(ijsd) if strict else deviation(ijsd)
     return {
-        "ijsd": Figure(float(ijsd.mean()) if ijsd.size else NAN, inner, *intervals.ijsd),
-        "ajsd": Figure(float(ajsd.mean()), deviation(ajsd), *intervals.ajsd),
-        "js_ratio": Figure(metrics.js_ratio(ijsd, ajsd), NAN, *intervals.js_ratio),
-        "irr": Figure(metrics.irr(ijsd, ajsd, strict=strict), NAN, *intervals.irr),
+        "ijsd": Estimate(float(ijsd.mean()) if ijsd.size else NAN, inner, *intervals.ijsd),
+        "ajsd": Estimate(float(ajsd.mean()), deviation(ajsd), *intervals.ajsd),
+        "js_ratio": Estimate(metrics.js_ratio(ijsd, ajsd), NAN, *intervals.js_ratio),
+        "irr": Estimate(metrics.irr(ijsd, ajsd, strict=strict), NAN, *intervals.irr),
     }
 
 
 def deviation(values: Floats) -> float:
-    """The standard deviation (n - 1); NaN for one value."""
+    """Compute the standard deviation (n - 1); NaN for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else NAN
 
 
-def _alone(ind: Result) -> Floats:
-    """What `ind` reaches on each task right after learning it; NaN for a task that it never learned."""
-    index = {task: i for i, task in enumerate(ind.tasks)}
-    accuracy = np.full(len(ind.tasks), NAN)
-    for t, s, began in metrics.births([[index[task] for task in tasks] for tasks in ind.alive]):
+def _alone(separate: Result) -> Floats:
+    """Return the accuracy of separate learning on each task right after learning it; NaN for a task never learned."""
+    index = {task: i for i, task in enumerate(separate.tasks)}
+    accuracy = np.full(len(separate.tasks), NAN)
+    for t, s, began in metrics.births([[index[task] for task in tasks] for tasks in separate.alive]):
         if t == began:
-            accuracy[s] = ind.accuracy[t, s].mean()
+            accuracy[s] = separate.accuracy[t, s].mean()
     return accuracy

@@ -1,6 +1,6 @@
-"""Small helpers to draw SVG by hand: a canvas, scales with round ticks, labels that keep out of each other's way.
+"""Draw SVG: a canvas, scales with round ticks, labels that do not overlap.
 
-Colours are CSS classes of the page (style.css), so that one drawing serves light and dark.
+Colours are CSS classes of the page (style.css), so that one drawing works in light and dark mode.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-# Width of a character in units of its size, on the generous side: the reader's font is not known.
+# Width of a character relative to its size, a generous estimate: the reader's font is unknown.
 _CHARACTER = 0.66
 
 
@@ -41,12 +41,12 @@ class Canvas:
         self.parts.append(f'<circle {where} class="{style}"{_tip(tip, "circle")}')
 
     def path(self, points: Sequence[tuple[float, float]], style: str, *, closed: bool = False, tip: str = "") -> None:
-        """A line through points."""
+        """Draw a line through points."""
         steps = "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
         self.parts.append(f'<path d="M{steps}{"Z" if closed else ""}" class="{style}"{_tip(tip, "path")}')
 
     def cross(self, x: float, y: float, size: float, style: str, tip: str = "") -> None:
-        """An ✕: where something ends."""
+        """Draw an ✕: something ends here."""
         arms = f"M{_n(x - size)} {_n(y - size)}L{_n(x + size)} {_n(y + size)}"
         arms += f"M{_n(x - size)} {_n(y + size)}L{_n(x + size)} {_n(y - size)}"
         self.parts.append(f'<path d="{arms}" class="{style}"{_tip(tip, "path")}')
@@ -55,6 +55,10 @@ class Canvas:
         turned = f' transform="rotate(-90 {_n(x)} {_n(y)})"' if turn else ""
         styled = f' class="{style}"' if style else ""
         self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{styled}{turned}>{escape(text)}</text>')
+
+    def __html__(self) -> str:
+        """Tell templates that the drawing is HTML: all text in it is escaped already."""
+        return str(self)
 
     def __str__(self) -> str:
         box = f'viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
@@ -71,7 +75,7 @@ def _tip(tip: str, tag: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to positions, by a function that straightens the axis: none, the logarithm or the square root.
+    """Map values to positions on a linear, logarithmic or square-root axis.
 
     >>> scale = Scale(0, 10, 100, 200)
     >>> scale(5), scale(50)
@@ -85,14 +89,14 @@ class Scale:
     kind: str = "linear"
 
     def __call__(self, value: float) -> float:
-        """The position of a value; what lies outside is put on the edge."""
+        """Return the position of a value; values outside the scale are put on its edge."""
         bend = _BENDS[self.kind]
         value = min(max(value, self.low), self.high)
         share = (bend(value) - bend(self.low)) / ((bend(self.high) - bend(self.low)) or 1)
         return self.start + share * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values within the scale."""
+        """Return round values within the scale."""
         if self.kind == "linear":
             return linear_ticks(self.low, self.high, about)
         if self.kind == "sqrt":
@@ -105,7 +109,7 @@ class Scale:
         return ticks
 
     def _sqrt_ticks(self, about: int) -> list[float]:
-        """0 and such of 1, 2, 5 times powers of ten as keep a distance on the bent axis."""
+        """Return 0 and those of 1, 2, 5 times powers of ten that are far enough apart on the axis."""
         top = math.floor(math.log10(self.high)) if self.high > 0 else 0
         ticks = [self.low]
         for value in (d * 10.0**e for e in range(top - 3, top + 1) for d in (1, 2, 5)):
@@ -118,7 +122,7 @@ _BENDS: dict[str, Callable[[float], float]] = {"linear": float, "log": math.log1
 
 
 def linear_ticks(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, about so many.
+    """Return about `about` multiples of 1, 2 or 5 times a power of ten.
 
     >>> linear_ticks(0, 100, 5)
     [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
@@ -130,16 +134,16 @@ def linear_ticks(low: float, high: float, about: int) -> list[float]:
     step = power * next(m for m in (1, 2, 5, 10) if raw <= m * power * 1.0001)
     first = math.ceil(low / step - 1e-9)
     ticks = (round(k * step, 10) for k in range(first, math.floor(high / step + 1e-9) + 1))
-    return [min(max(tick, low), high) for tick in ticks]  # rounding must not push one over the edge
+    return [min(max(tick, low), high) for tick in ticks]  # rounding must not move one over the edge
 
 
 def text_width(text: str, size: float = 12) -> float:
-    """About how wide a text is."""
+    """Estimate the width of a text."""
     return len(text) * size * _CHARACTER
 
 
 def spread_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions moved apart to keep a gap, as near to where they were as order and bounds allow.
+    """Move positions apart to keep a gap, as little as order and bounds allow.
 
     >>> spread_out([10, 11, 50], gap=10, low=0, high=100)
     [5.5, 15.5, 50.0]
@@ -149,7 +153,7 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
         middle = sum(positions[i] for i in block) / len(block)
         return max(low, min(middle - (len(block) - 1) * gap / 2, high - (len(block) - 1) * gap))
 
-    # Blocks of touching labels; a block sits at the mean of where its labels want to be.
+    # Blocks of touching labels; a block is centred on the mean of its labels' positions.
     blocks: list[list[int]] = []
     for i in sorted(range(len(positions)), key=lambda i: positions[i]):
         blocks.append([i])
@@ -165,7 +169,7 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
 
 @dataclass
 class Labels:
-    """Places labels beside points so that they cover neither points nor one another."""
+    """Places labels next to points so that they cover neither points nor each other."""
 
     left: float
     top: float
@@ -179,7 +183,7 @@ class Labels:
         self.taken.append((x - radius, y - radius, x + radius, y + radius))
 
     def place(self, x: float, y: float, radius: float, text: str) -> tuple[float, float, str]:
-        """Where a point's label goes: x, y of its baseline and its anchor."""
+        """Choose the place of a point's label: x, y of its baseline, and its anchor."""
         width, height, pad = text_width(text, self.size), self.size, radius + 4
         choices: list[tuple[float, float, str]] = []
         for ring in (0.0, 10.0, 20.0, 32.0):

@@ -1,53 +1,62 @@
-"""The table of a run as CSV, Markdown and LaTeX."""
+"""Write the table of a run as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from clpu import metrics
-from clpu.report import names
+from clpu.report import formatting
 from clpu.report.machines import keys_of, mixture
-from clpu.report.summary import FIGURES, PRIVACY, Figure, Row, best, deviation
+from clpu.report.summary import METRIC_KEYS, PRIVACY, Estimate, Row, best, deviation
 from clpu.results import Recipe, Run
 
 LABELS = {"acc": "ACC", "fm": "FM", "ijsd": "IJSD", "ajsd": "AJSD", "js_ratio": "JS-ratio", "irr": "IRR"}
 ARROWS = {"acc": "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
 #: Digits after the point, as the paper prints.
 DIGITS = {"acc": 2, "fm": 2, "ijsd": 2, "ajsd": 2, "js_ratio": 2, "irr": 2}
-#: One more where small distances would all read 0.01.
+#: One more where small distances would all be printed as 0.01.
 FINE_DIGITS = {**DIGITS, "ijsd": 3, "ajsd": 3}
 WITH_SPREAD = ("acc", "fm", "ijsd", "ajsd")
-#: Beyond the paper's six, each with its spread and interval.
-MORE = ("backward_transfer", "forward_transfer", "forgotten_acc")
+#: What bold means in every table; see `summary.best`.
+BOLD = "Bold: the best value, and values whose 95% intervals overlap that of the best"
+#: Metrics beyond the paper's six, each with its spread and interval.
+EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc")
 
 Group = tuple[Run, Sequence[Row]]
 
 
+def excluding(rows: Sequence[Row]) -> str:
+    """Return the end of a sentence about the best value: that upper bounds are excluded, if there are any."""
+    labels = [row.label for row in rows if row.about.upper_bound]
+    return f", excluding the upper bound ({', '.join(labels)})" if labels else ""
+
+
 def heading(run: Run) -> str:
-    """A run in one line of text."""
+    """Describe a run in one line."""
     recipe = run.recipe
     seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) > 1 else ''}"
-    return f"{names.stream(recipe.stream)}, profile {profile(recipe)}, {seeds}, {recipe.requests}"
+    return f"{formatting.benchmark(recipe.stream)}, profile {profile(recipe)}, {seeds}, {recipe.requests}"
 
 
 def profile(recipe: Recipe) -> str:
-    """A run's profile, and what was changed in it: `paper with epochs=1`."""
+    """Return a run's profile and its overrides: `paper with epochs=1`."""
     return recipe.profile + (f" with {', '.join(recipe.overrides)}" if recipe.overrides else "")
 
 
 def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
-    """What a reader must know before comparing the numbers."""
+    """Return what a reader must know before comparing the numbers."""
     recipe, notes = run.recipe, []
     if run.missing:
-        notes.append(f"Not finished: {', '.join(names.method(m) for m in run.missing)}.")
+        notes.append(f"Not finished: {', '.join(recipe.about(m).label for m in run.missing)}.")
     resolution = metrics.irr_resolution(min(len(recipe.seeds), max(1, len(recipe.counterfactual_seeds))))
     if any(row.forgotten for row in rows):
         notes.append(str(resolution))
     else:
-        notes.append("The stream forgets nothing, so there are no privacy figures.")
+        notes.append("The requests forget nothing, so there are no privacy metrics.")
     if any(row.paper for row in rows):
         if recipe.profile != "paper":
             notes.append(
@@ -62,20 +71,20 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
 
 
 def csv_columns() -> list[str]:
-    """The columns of the paper's table, then ours."""
+    """Return the columns of the paper's table, then ours."""
     columns = ["stream", "method"]
-    columns += [c for key in FIGURES for c in ([key, f"{key}_std"] if key in WITH_SPREAD else [key])]
+    columns += [c for key in METRIC_KEYS for c in ([key, f"{key}_std"] if key in WITH_SPREAD else [key])]
     for key in PRIVACY:
         columns += [f"{key}_as_published"] + ([f"{key}_as_published_std"] if key in WITH_SPREAD else [])
-    columns += [f"{key}_{end}" for key in FIGURES for end in ("low", "high")]
+    columns += [f"{key}_{end}" for key in METRIC_KEYS for end in ("low", "high")]
     columns += [f"{key}_as_published_{end}" for key in PRIVACY for end in ("low", "high")]
-    columns += [f"{key}{end}" for key in MORE for end in ("", "_std", "_low", "_high")]
+    columns += [f"{key}{end}" for key in EXTRA_METRICS for end in ("", "_std", "_low", "_high")]
     columns += ["forgotten_acc_counterfactual", "chance"]
     return [*columns, "bytes", "seconds", "seeds", "profile", "overrides", "requests", "run", "machine"]
 
 
 def to_csv(groups: Sequence[Group]) -> str:
-    """`table.csv`: unrounded to 6 significant digits; empty where a figure does not exist."""
+    """Return `table.csv`: numbers with 6 significant digits; empty where a metric does not exist."""
     out = io.StringIO()
     writer = csv.DictWriter(out, csv_columns(), lineterminator="\n")
     writer.writeheader()
@@ -87,14 +96,14 @@ def to_csv(groups: Sequence[Group]) -> str:
 
 def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
     values: dict[str, str | float] = {"stream": row.stream, "method": row.method}
-    named = dict(row.figures) | {f"{key}_as_published": figure for key, figure in row.published.items()}
-    for key, figure in named.items():
-        values |= {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
+    named = dict(row.metrics) | {f"{key}_as_published": estimate for key, estimate in row.published.items()}
+    for key, estimate in named.items():
+        values |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
         if key.removesuffix("_as_published") in WITH_SPREAD:
-            values[f"{key}_std"] = figure.spread
-    for key, figure in zip(MORE, (row.backward, row.forward, row.left)):
-        values |= {key: figure.value, f"{key}_std": figure.spread}
-        values |= {f"{key}_low": figure.low, f"{key}_high": figure.high}
+            values[f"{key}_std"] = estimate.spread
+    for key, estimate in zip(EXTRA_METRICS, (row.backward, row.forward, row.left)):
+        values |= {key: estimate.value, f"{key}_std": estimate.spread}
+        values |= {f"{key}_low": estimate.low, f"{key}_high": estimate.high}
     return values | {
         "forgotten_acc_counterfactual": _mean(100 * f.counterfactual.mean() for f in row.forgotten),
         "chance": _mean(100 * f.chance for f in row.forgotten),
@@ -110,12 +119,12 @@ def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
 
 
 def to_matrix(groups: Sequence[Group]) -> str:
-    """`matrix.csv`: what each method knows of every task after every request, in percent, mean and deviation.
+    """Return `matrix.csv`: accuracy of each method on every task after every request, mean and deviation in percent.
 
-    A row a request; beside it the tasks alive after it, the bytes that one agent keeps and the seconds for all seeds.
+    One row per request, with the tasks active after it, the size of one agent in bytes and the seconds for all seeds.
     """
     tasks = list(dict.fromkeys(t for run, rows in groups for row in rows for t in run.results[row.method].tasks))
-    columns = ["run", "stream", "method", "number", "request", "alive", "bytes", "seconds"]
+    columns = ["run", "stream", "method", "request_number", "request", "alive", "bytes", "seconds"]
     columns += [f"acc_{task}{end}" for task in tasks for end in ("", "_std")]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -128,7 +137,7 @@ def to_matrix(groups: Sequence[Group]) -> str:
                     "run": run.name,
                     "stream": row.stream,
                     "method": row.method,
-                    "number": i + 1,
+                    "request_number": i + 1,
                     "request": request,
                     "alive": " ".join(result.alive[i]),
                     "bytes": result.bytes[i],
@@ -152,26 +161,38 @@ def _cell(value: str | float) -> str:
 
 
 def to_markdown(groups: Sequence[Group]) -> str:
-    """`table.md`: by definition, then as published beside the paper."""
+    """Return `table.md`: the metrics as the paper defines them, then the comparison with the paper."""
     parts = []
     for run, rows in groups:
-        parts.append(f"## {names.stream(run.recipe.stream)}")
+        parts.append(f"## {formatting.benchmark(run.recipe.stream)}")
         recipe = run.recipe
         parts.append(
             f"Requests {_code(recipe.requests)}, profile {_code(profile(recipe))}, {len(recipe.seeds)} seeds; "
-            "mean ± standard deviation. Best values bold, the upper bound Ind aside."
+            f"mean ± standard deviation. {BOLD}{_markdown_text(excluding(rows))}."
         )
         parts.append(_markdown_table(rows))
         if any(row.paper for row in rows):
             parts.append(
-                "Beside the paper: ours / paper (difference). The four privacy figures are computed as published here, "
-                "for that is what the printed ones are."
+                "Comparison with the paper: ours / paper (difference). Privacy metrics are computed as in the authors' "
+                "script, which produced the printed values."
             )
             parts.append(_markdown_comparison(rows))
-        parts.append("\n".join(f"- {note}" for note in caveats(run, rows)))
+        parts.append("\n".join(f"- {_markdown_text(note)}" for note in caveats(run, rows)))
         if run.recipe.command:
             parts.append(f"Made by {_code(run.recipe.command)}.")
     return "\n\n".join(parts) + "\n"
+
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|])")
+
+
+def _markdown_text(text: str) -> str:
+    r"""Escape text for Markdown.
+
+    >>> print(_markdown_text("my_method | <b>"))
+    my\_method \| \<b\>
+    """
+    return _MARKDOWN.sub(r"\\\1", text)
 
 
 def _code(text: str) -> str:
@@ -180,18 +201,18 @@ def _code(text: str) -> str:
 
 def _markdown_table(rows: Sequence[Row]) -> str:
     def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
-        text = with_spread(row.figures[key], FINE_DIGITS[key], spread=key in WITH_SPREAD)
+        text = with_spread(row.metrics[key], FINE_DIGITS[key], spread=key in WITH_SPREAD)
         return f"**{text}**" if row.method in winners[key] else text
 
-    return _markdown(rows, cell, {key: best(rows, key, FINE_DIGITS[key]) for key in FIGURES})
+    return _markdown(rows, cell, {key: best(rows, key, FINE_DIGITS[key]) for key in METRIC_KEYS})
 
 
 def _markdown_comparison(rows: Sequence[Row]) -> str:
     def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
-        ours = names.number(row.comparable(key).value)
+        ours = formatting.number(row.comparable(key).value)
         if key not in row.paper:
             return ours
-        return f"{ours} / {names.number(row.paper[key])} ({names.number(row.difference(key), sign=True)})"
+        return f"{ours} / {formatting.number(row.paper[key])} ({formatting.number(row.difference(key), sign=True)})"
 
     return _markdown(rows, cell, {})
 
@@ -200,19 +221,22 @@ def _markdown(
     rows: Sequence[Row], cell: Callable[[Row, str, dict[str, set[str]]], str], winners: dict[str, set[str]]
 ) -> str:
     titles = [
-        f"{LABELS[key]} {ARROWS.get(key, '')}".strip() + (" (%)" if key in ("acc", "fm") else "") for key in FIGURES
+        f"{LABELS[key]} {ARROWS.get(key, '')}".strip() + (" (%)" if key in ("acc", "fm") else "") for key in METRIC_KEYS
     ]
-    lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(FIGURES)]
+    lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(METRIC_KEYS)]
     for row in rows:
-        label = row.label.replace("|", "\\|")
-        lines.append(f"| {label} | " + " | ".join(cell(row, key, winners) for key in FIGURES) + " |")
+        lines.append(
+            f"| {_markdown_text(row.label)} | " + " | ".join(cell(row, key, winners) for key in METRIC_KEYS) + " |"
+        )
     return "\n".join(lines)
 
 
-def with_spread(figure: Figure, digits: int, *, spread: bool) -> str:
-    """A figure as `93.48 ± 0.25`."""
-    text = names.number(figure.value, digits)
-    return f"{text} ± {names.number(figure.spread, digits)}" if spread and not math.isnan(figure.spread) else text
+def with_spread(estimate: Estimate, digits: int, *, spread: bool) -> str:
+    """Format an estimate as `93.48 ± 0.25`."""
+    text = formatting.number(estimate.value, digits)
+    if not spread or math.isnan(estimate.spread):
+        return text
+    return f"{text} ± {formatting.number(estimate.spread, digits)}"
 
 
 _TEX = str.maketrans(
@@ -236,31 +260,33 @@ _TEX = str.maketrans(
 
 
 def tex(text: str) -> str:
-    r"""Text for LaTeX.
+    r"""Escape text for LaTeX.
 
-    >>> print(tex("my_method & 50 %"))
-    my\_method \& 50 \%
+    >>> print(tex("my_method & 50%"))
+    my\_method \& 50\%
     """
     return text.translate(_TEX)
 
 
 def to_latex(groups: Sequence[Group]) -> str:
-    """`table.tex`: the paper's table by definition, and a second one as published; needs booktabs."""
+    """Return `table.tex`: the metrics as the paper defines them, then as in the authors' script; needs booktabs."""
     parts = [r"% Needs \usepackage{booktabs}; made by clpu report."]
     seeds = sorted({len(run.recipe.seeds) for run, _ in groups})
     count = " or ".join(map(str, seeds))
-    shared = f"Mean and standard deviation over {count} seeds; best values bold, the upper bound aside."
+    every = [row for _, rows in groups for row in rows]
+    upper_bound = ", excluding the upper bound" if any(row.about.upper_bound for row in every) else ""
+    shared = f"Mean and standard deviation over {count} seeds. {tex(BOLD + upper_bound)}."
     if any(mixture(run.recipe, [row.method for row in rows]) for run, rows in groups):
-        shared += " Rows come from machines that compute differently."
+        shared += " Rows were computed on machines that compute differently."
     parts.append(_latex_table(groups, f"Continual learning and private unlearning. {shared}", "tab:clpu", False))
-    published = f"The same runs, with IJSD, AJSD, JS-ratio and IRR computed as in the published tables. {shared}"
+    published = f"The same runs, with IJSD, AJSD, JS-ratio and IRR computed as in the authors' script. {shared}"
     parts.append(_latex_table(groups, published, "tab:clpu-as-published", True))
     return "\n".join(parts)
 
 
 def _latex_table(groups: Sequence[Group], caption: str, label: str, published: bool) -> str:
     titles = " & ".join(
-        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in FIGURES
+        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in METRIC_KEYS
     )
     # Small enough for one column of an article.
     size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
@@ -268,16 +294,16 @@ def _latex_table(groups: Sequence[Group], caption: str, label: str, published: b
     for number, (run, rows) in enumerate(groups):
         facts = [profile(run.recipe)] if run.recipe.overrides or len(groups) > 1 else []
         facts += [run.name] if len(groups) > 1 else []
-        title = names.stream(run.recipe.stream) + (f" ({', '.join(facts)})" if facts else "")
+        title = formatting.benchmark(run.recipe.stream) + (f" ({', '.join(facts)})" if facts else "")
         lines += [r"    \midrule"] if number else []
         lines += [f"    & \\multicolumn{{6}}{{c}}{{{tex(title)}}} \\\\", r"    \cmidrule(lr){2-7}"]
         lines += [f"    Method & {titles} \\\\", r"    \midrule"]
-        winners = {key: best(rows, key, DIGITS[key], published=published and key in PRIVACY) for key in FIGURES}
+        winners = {key: best(rows, key, DIGITS[key], published=published and key in PRIVACY) for key in METRIC_KEYS}
         for row in rows:
-            name = tex(row.label) + (" (upper bound)" if row.method == names.UPPER_BOUND else "")
-            cells = [_latex_cell(row, key, row.method in winners[key], published) for key in FIGURES]
+            name = tex(row.label) + (" (upper bound)" if row.about.upper_bound else "")
+            cells = [_latex_cell(row, key, row.method in winners[key], published) for key in METRIC_KEYS]
             lines.append(f"    {name} & {' & '.join(cells)} \\\\")
-            lines += [r"    \cmidrule(lr){2-7}"] if row.method == names.UPPER_BOUND and len(rows) > 1 else []
+            lines += [r"    \cmidrule(lr){2-7}"] if row.about.upper_bound and len(rows) > 1 else []
     lines += [
         r"    \bottomrule",
         r"  \end{tabular}",
@@ -289,9 +315,9 @@ def _latex_table(groups: Sequence[Group], caption: str, label: str, published: b
 
 
 def _latex_cell(row: Row, key: str, bold: bool, published: bool) -> str:
-    figure = row.comparable(key) if published else row.figures[key]
-    text = tex(names.number(figure.value, DIGITS[key]))
+    estimate = row.comparable(key) if published else row.metrics[key]
+    text = tex(formatting.number(estimate.value, DIGITS[key]))
     text = f"\\textbf{{{text}}}" if bold else text
-    if key in WITH_SPREAD and not math.isnan(figure.spread):
-        text += f"{{\\tiny$\\,\\pm${tex(names.number(figure.spread, DIGITS[key]))}}}"
+    if key in WITH_SPREAD and not math.isnan(estimate.spread):
+        text += f"{{\\tiny$\\,\\pm${tex(formatting.number(estimate.spread, DIGITS[key]))}}}"
     return text

@@ -1,4 +1,4 @@
-"""The table of a run in a terminal: colours there, plain text in a pipe."""
+"""Print the table of a run: with colours in a terminal, as plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from clpu import terminal
-from clpu.report import distinct, names
-from clpu.report.summary import FIGURES, Row, best, summarise
+from clpu.report import distinct, formatting
+from clpu.report.summary import METRIC_KEYS, Row, best, summarise
 from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
 from clpu.results import Run
 
-# Columns that the table needs with standard deviations.
+# Width from which the table has standard deviations.
 _WIDE = 100
 
 
 def show(runs: Sequence[Run], console: Console | None = None) -> None:
-    """Print the table of each run, and beneath it the comparison with the paper where the paper has that stream."""
+    """Print the table of each run, and below it the comparison with the paper if the paper has that benchmark."""
     console = console or terminal.console(pipe_width=terminal.PIPE_WIDTH)
     for run in distinct(runs):
         rows = summarise(run)
@@ -27,7 +27,9 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
         console.print(terminal.text(name + heading(run), style="bold"))
         console.print(table(rows, spreads=console.width >= _WIDE))
         if any(row.paper for row in rows):
-            console.print(terminal.text("Less the paper's values (privacy figures computed as published):"))
+            console.print(
+                terminal.text("Difference from the paper (ours − paper; privacy metrics as in the authors' script):")
+            )
             console.print(differences(rows))
         for note in caveats(run, rows):
             console.print(terminal.text(note, style="dim"))
@@ -35,24 +37,24 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
 
 
 def table(rows: Sequence[Row], *, spreads: bool = True) -> Table:
-    """The rows of a run by definition, the best of each column marked."""
+    """Return the metrics of a run as the paper defines them, the best of each column highlighted."""
     result = _empty()
-    winners = {key: best(rows, key, DIGITS[key]) for key in FIGURES}
+    winners = {key: best(rows, key, DIGITS[key]) for key in METRIC_KEYS}
     for row in rows:
         cells = []
-        for key in FIGURES:
-            text = with_spread(row.figures[key], DIGITS[key], spread=spreads and key in WITH_SPREAD)
+        for key in METRIC_KEYS:
+            text = with_spread(row.metrics[key], DIGITS[key], spread=spreads and key in WITH_SPREAD)
             cells.append(terminal.text(text, style="bold green" if row.method in winners[key] else ""))
         result.add_row(terminal.text(row.label), *cells)
     return result
 
 
 def differences(rows: Sequence[Row]) -> Table:
-    """Ours less the paper's, the privacy figures as published."""
+    """Return ours − paper, with privacy metrics as in the authors' script."""
     result = _empty()
     for row in rows:
         if row.paper:
-            cells = (names.number(row.difference(key), DIGITS[key], sign=True) for key in FIGURES)
+            cells = (formatting.number(row.difference(key), DIGITS[key], sign=True) for key in METRIC_KEYS)
             result.add_row(terminal.text(row.label), *map(terminal.text, cells))
     return result
 
@@ -60,7 +62,7 @@ def differences(rows: Sequence[Row]) -> Table:
 def _empty() -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("Method", no_wrap=True)
-    for key in FIGURES:
+    for key in METRIC_KEYS:
         label = f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
         result.add_column(terminal.text(label), justify="right", no_wrap=True)
     return result

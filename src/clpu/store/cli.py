@@ -1,12 +1,12 @@
 """The commands of a durable agent: init, learn, keep, forget, predict, status, verify, verify-receipt.
 
-Nothing heavy is imported before a command runs, so that `clpu --help` stays quick.
+`status`, `verify`, `verify-receipt` and, with an exact method, `forget` need neither torch nor the agent's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,18 +14,20 @@ import typer
 
 from clpu import terminal
 from clpu.errors import BadData, BadSetting, Error
+from clpu.options import Load, load_files
 
 if TYPE_CHECKING:
     from clpu.agent import Progress
     from clpu.store.durable import DurableAgent
+    from clpu.store.store import Store as OpenStore
 
 Store = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The folder in which the agent lives.", show_default=False)
+    Path, typer.Argument(metavar="STORE", help="The store: the folder that holds the agent.", show_default=False)
 ]
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's name.", show_default=False)]
 Keys = Annotated[
     Path | None,
-    typer.Option("--keys", envvar="CLPU_KEYS", metavar="PATH", help="The key file, if it lives outside the store."),
+    typer.Option("--keys", envvar="CLPU_KEYS", metavar="PATH", help="The key file, if it is stored outside the store."),
 ]
 Data = Annotated[
     Path,
@@ -46,19 +48,21 @@ def add_commands(app: typer.Typer) -> None:
 def init(
     store: Store,
     method: Annotated[str, typer.Option(help="How it learns and forgets.")] = "clpu-der++",
-    network: Annotated[str, typer.Option(help="mlp or resnet18.")] = "mlp",
-    seed: Annotated[int, typer.Option(help="Where its random numbers start.")] = 0,
+    network: Annotated[str, typer.Option(help="mlp, resnet18, or a network from a file of --load.")] = "mlp",
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Passes over a task's data.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     memory: Annotated[int | None, typer.Option(help="Examples kept of each task.")] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
     ] = None,
+    load: Load = None,
     keys: Keys = None,
 ) -> None:
-    """Make a folder in which an agent lives."""
+    """Create a store: a folder that holds a durable agent."""
     from clpu.store import create
 
+    load_files(load)
     named = {"epochs": epochs, "lr": lr, "memory": memory}
     settings = {name: value for name, value in named.items() if value is not None} | _settings(setting or [])
     with create(store, method, network, seed, keys=keys, **settings) as agent:
@@ -69,12 +73,14 @@ def learn(
     store: Store,
     task: Task,
     data: Data,
-    temporary: Annotated[bool, typer.Option("--temporary", help="Learn it for now: it can be forgotten.")] = False,
+    temporary: Annotated[bool, typer.Option("--temporary", help="Learn it temporarily: it can be forgotten.")] = False,
     label: Label = None,
     threads: Threads = 1,
+    load: Load = None,
     keys: Keys = None,
 ) -> None:
-    """Learn a new task, for good or, with --temporary, for now."""
+    """Learn a new task permanently or, with --temporary, temporarily."""
+    load_files(load)
 
     def request(agent: DurableAgent) -> str:
         from clpu.store.data_files import read
@@ -82,43 +88,54 @@ def learn(
         table = read(data, label=label)
         agent.learn(task, table.x, table.y, temporary=temporary)
         named = ", ".join(f"{number} = {name}" for number, name in (table.meanings or {}).items())
-        kind = "for now" if temporary else "for good"
+        kind = "temporarily" if temporary else "permanently"
         return f"learned {kind} from {len(table.x)} examples{f' (labels: {named})' if named else ''}"
 
-    _request(store, keys, threads, request)
+    _agent_request(store, keys, threads, request)
 
 
-def keep(store: Store, task: Task, threads: Threads = 1, keys: Keys = None) -> None:
-    """Remember a temporary task for good."""
+def keep(store: Store, task: Task, threads: Threads = 1, load: Load = None, keys: Keys = None) -> None:
+    """Make a temporary task permanent."""
+    load_files(load)
 
     def request(agent: DurableAgent) -> str:
         agent.keep(task)
-        return "remembered for good"
+        return "made permanent"
 
-    _request(store, keys, threads, request)
+    _agent_request(store, keys, threads, request)
 
 
 def forget(
     store: Store,
     task: Task,
     receipt: Annotated[
-        Path | None, typer.Option("--receipt", metavar="FILE", help="Write a signed statement for who asked.")
+        Path | None, typer.Option("--receipt", metavar="FILE", help="Write a signed receipt to FILE.")
     ] = None,
     threads: Threads = 1,
+    load: Load = None,
     keys: Keys = None,
 ) -> None:
-    """Forget a temporary task: its key is destroyed, its files are removed, and nothing says it was there."""
+    """Forget a task: destroy its key, delete its files, keep no record of it."""
+    load_files(load)
 
-    def request(agent: DurableAgent) -> str:
-        if receipt is None:
-            agent.forget(task)
-        else:
-            with _receipt_file(receipt, store) as write:
-                write(agent.forget_with_receipt(task).to_json())
-        note = "" if agent.exact else f" as well as {agent.method} can: its forgetting is approximate"
+    def request(opened: OpenStore) -> str:
+        from clpu.store import forgetting
+
+        before = opened.standing
+        exact = forgetting.is_exact(before.state)
+        with nullcontext() if receipt is None else _receipt_file(receipt, store) as write:
+            if exact:
+                forgetting.forget(opened, task)
+            else:
+                with _working_agent(opened, threads) as agent:
+                    agent.forget(task)
+            if write is not None:
+                write(forgetting.receipt(opened, before, task).to_json())
+        method = before.state.about["method"]
+        note = "" if exact else f", but only approximately: {method} does not guarantee exact forgetting"
         return f"forgotten{note}" + (f"; the receipt is in {receipt}" if receipt else "")
 
-    _request(store, keys, threads, request)
+    _request(store, keys, request)
 
 
 def predict(
@@ -132,13 +149,15 @@ def predict(
         str | None, typer.Option("--label", metavar="COLUMN", help="A .csv's column to leave out.")
     ] = None,
     threads: Threads = 1,
+    load: Load = None,
     keys: Keys = None,
 ) -> None:
-    """Predict labels: a row an input, with the most probable label and the probability of each."""
+    """Predict labels: one row per input with the most likely label and the probability of every label."""
     from clpu.store import open as open_store
     from clpu.store.data_files import read
     from clpu.store.output import write_predictions
 
+    load_files(load)
     with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
         table = read(data, label=label, labelled=False)
         probabilities = agent.predict(task, table.x)
@@ -151,22 +170,21 @@ def status(
         list[str] | None,
         typer.Option("--test", metavar="TASK=FILE", help="Show the accuracy on labelled data; may be repeated."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     threads: Threads = 1,
+    load: Load = None,
     keys: Keys = None,
 ) -> None:
     """Show what the agent knows: tasks, accuracy where a test file is given, bytes, digest."""
-    from clpu.store import open as open_store
-    from clpu.store.data_files import read
     from clpu.store.output import describe, show_status
+    from clpu.store.store import Store as OpenStore
 
+    load_files(load)
     files = dict(_pair(text, "--test TASK=FILE") for text in test or [])
-    with open_store(store, keys=keys, read_only=True, threads=threads) as agent:
-        accuracies = {}
-        for name, file in files.items():
-            table = read(file)
-            accuracies[name] = agent.accuracy(name, table.x, table.y)
-        show_status(describe(agent, accuracies), json)
+    with OpenStore(store, keys, write=False) as opened:
+        state = opened.load()
+        accuracies = _accuracies(opened, files, threads) if files else {}
+        show_status(describe(state, opened.path, opened.standing.manifest.identity, accuracies), json)
 
 
 def verify(store: Store, keys: Keys = None) -> None:
@@ -199,27 +217,61 @@ def verify_receipt(
     show_receipt(found, checked=expected is not None)
 
 
-def _request(store: Path, keys: Path | None, threads: int, request: Callable[[DurableAgent], str]) -> None:
-    """Handle one request with a progress bar; Ctrl-C undoes it unless it is saved already.
+def _request(store: Path, keys: Path | None, request: Callable[[OpenStore], str]) -> None:
+    """Handle one request; Ctrl-C undoes it unless it is saved already.
 
-    What is said on success names no task: standard output may end in a log, which a forget does not reach.
+    The message on success names no task: standard output may end in a log, which a forget does not reach.
     """
-    from clpu.store import open as open_store
+    from clpu.store.store import Store as OpenStore
 
     saved = False
     try:
-        with open_store(store, keys=keys, threads=threads) as agent:
-            before = agent.tasks
+        with OpenStore(store, keys, write=True) as opened:
+            before = opened.load()
             try:
-                with _progress_bar() as agent.progress:
-                    done = request(agent)
+                done = request(opened)
             finally:
-                saved = agent.tasks != before
+                saved = opened.standing.state is not before
     except KeyboardInterrupt:
-        state = "the request was saved already" if saved else "the store is as it was"
-        terminal.say(f"interrupted; {state}", error=True)
+        outcome = "the request was saved already" if saved else "the store is as it was"
+        terminal.say(f"interrupted; {outcome}", error=True)
         raise typer.Exit(130) from None
     terminal.say(done)
+
+
+def _agent_request(store: Path, keys: Path | None, threads: int, request: Callable[[DurableAgent], str]) -> None:
+    """Handle one request that takes the agent's method, with a progress bar."""
+
+    def work(opened: OpenStore) -> str:
+        with _working_agent(opened, threads) as agent:
+            return request(agent)
+
+    _request(store, keys, work)
+
+
+@contextmanager
+def _working_agent(opened: OpenStore, threads: int) -> Iterator[DurableAgent]:
+    """The agent in a store, with a progress bar."""
+    from clpu.store.durable import DurableAgent
+
+    agent = DurableAgent.of_store(opened, threads=threads)
+    with _progress_bar() as agent.progress:
+        yield agent
+
+
+def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> dict[str, list[float]]:
+    """The accuracy of each replica on labelled data, by task."""
+    import numpy as np
+
+    from clpu.store.data_files import read
+    from clpu.store.durable import DurableAgent
+
+    agent = DurableAgent.of_store(opened, threads=threads)
+    found = {}
+    for name, file in files.items():
+        table = read(file)
+        found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
+    return found
 
 
 @contextmanager
@@ -240,11 +292,11 @@ def _progress_bar() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _receipt_file(path: Path, store: Path) -> Iterator[Callable[[str], object]]:
-    """A place for the receipt, made before anything is forgotten, so that a bad path does not cost the receipt."""
+    """The file of the receipt, made before anything is forgotten, so that a bad path does not cost the receipt."""
     from clpu.errors import BadReceipt
 
     if store.resolve() in path.resolve().parents:
-        raise BadReceipt(f"{path} lies in the store, which keeps nothing of a receipt; choose another place")
+        raise BadReceipt(f"{path} is inside the store, which keeps nothing of a receipt; choose a different path")
     try:
         with path.open("x", encoding="utf-8") as file:
             try:
@@ -253,7 +305,7 @@ def _receipt_file(path: Path, store: Path) -> Iterator[Callable[[str], object]]:
                 path.unlink()
                 raise
     except FileExistsError:
-        raise BadReceipt(f"{path} exists already; choose another name for the receipt") from None
+        raise BadReceipt(f"{path} already exists; choose a different name for the receipt") from None
     except OSError as error:
         if isinstance(error, Error):
             raise
@@ -262,19 +314,10 @@ def _receipt_file(path: Path, store: Path) -> Iterator[Callable[[str], object]]:
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """`--set lr=0.1 --set hidden=100,100` as settings."""
-    import json
+    from clpu.settings import parse_value
 
-    settings = {}
-    for text in pairs:
-        name, value = _pair(text, "--set NAME=VALUE")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            numbers = value.split(",")
-            settings[name] = [int(n) for n in numbers] if all(n.strip().isdecimal() for n in numbers) else value
-        if name == "hidden" and isinstance(settings[name], int):
-            settings[name] = [settings[name]]
-    return settings
+    named = (_pair(text, "--set NAME=VALUE") for text in pairs)
+    return {name: parse_value(value) for name, value in named}
 
 
 def _pair(text: str, form: str) -> tuple[str, str]:

@@ -6,143 +6,94 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from clpu.errors import BadRequest, BadState, BadStore
-from clpu.methods.base import State
-from clpu.requests import check_name
-from clpu.snapshot import Snapshot, canonical, encode, main_tensors, state_meta, task_tensors
+from clpu.errors import BadState, BadStore
+from clpu.io import canonical
+from clpu.state import Leaf, State, Task
+from clpu.state.schema import check_facts
 from clpu.store.format import Manifest
-from clpu.store.keys import seal, sealed_json, unseal, unsealed_json
+from clpu.store.keys import seal, unseal
 
 #: A temporary task's file is padded to a multiple of this, so that its size tells little.
 STEP = 4096
-
-Place = tuple[int, int]
-
-
-def pack_main(state: State) -> bytes | None:
-    """What all remembered tasks share."""
-    return None if state.main is None else Snapshot({}, main_tensors(state)).to_bytes()
+#: What a method can forget exactly, as `clpu.methods.base.Forgets` says; that module needs torch.
+FORGETS = ("nothing", "temporary", "tasks", "records")
 
 
-def pack_task(state: State, task: str) -> bytes | None:
-    """What stands under a remembered task's name."""
-    tensors = task_tensors(state, task)
-    return Snapshot({}, tensors).to_bytes() if tensors else None
+def task_bytes(name: str, task: Task) -> bytes:
+    """All there is of a task, its name included: a state with one task and nothing else."""
+    return State({}).with_task(name, task).to_bytes()
 
 
-def same_task(one: State, other: State, task: str) -> bool:
-    """Whether two states hold the very same objects under a task's name; states are never changed in place."""
-    return all(
-        getattr(one, part).get(task) is getattr(other, part).get(task) for part in ("isolated", "memories", "extras")
-    )
-
-
-def seal_task(state: State, task: str, id: str, key: bytes) -> bytes:
-    """All there is of a temporary task but its place in the ledger: one ciphertext."""
-    entry = state.ledger[task]
-    meta = {"task": task, "labels": entry.labels, "steps": entry.steps, "inputs": state_meta(state)["inputs"]}
-    return seal(key, f"task {id}", Snapshot(meta, task_tensors(state, task)).to_bytes(), STEP)
-
-
-def unseal_task(sealed: bytes, id: str, key: bytes) -> Snapshot:
-    """The opposite of `seal_task`."""
-    return _checked(unseal(key, f"task {id}", sealed), f"temporary/{id}")
-
-
-def seal_place(place: Place, id: str, key: bytes) -> str:
-    """A temporary task's place in the ledger: how many remembered and how many temporary tasks come before it.
-
-    Neither number changes when a third task is forgotten, but for the ranks that close up.
-    """
-    return sealed_json(key, f"place {id}", place)
-
-
-def unseal_place(text: str, id: str, key: bytes) -> Place:
-    """The opposite of `seal_place`."""
-    place = unsealed_json(key, f"place {id}", text)
-    if not isinstance(place, list) or len(place) != 2 or any(type(n) is not int or n < 0 for n in place):
-        raise BadStore(f"temporary/{id} is damaged: it has no place in the ledger")
-    return place[0], place[1]
-
-
-def places(state: State) -> dict[str, Place]:
-    """The place of every temporary task."""
-    found: dict[str, Place] = {}
-    remembered = set(state.ledger.remembered)
-    before = 0
-    for task in state.ledger:
-        if task in remembered:
-            before += 1
-        else:
-            found[task] = before, len(found)
-    return found
-
-
-def shared_meta(meta: dict[str, Any], state: State) -> dict[str, Any]:
-    """An agent's description less all that belongs to tasks; what inputs look like only if a remembered one said so."""
-    remembers = state.main is not None or bool(state.ledger.remembered)
-    shared = {name: value for name, value in meta.items() if name != "ledger"}
-    shared["inputs"] = state_meta(state)["inputs"] if remembers else None
-    return dict(json.loads(canonical(shared)))  # as it will be read back, so that old and new compare
-
-
-def unpack(
-    manifest: Manifest, keys: Mapping[str, bytes], content: Mapping[str, bytes]
-) -> tuple[Snapshot, dict[str, str]]:
-    """The whole state from the files' contents by name, and each temporary task's random name."""
-    tensors: dict[str, Tensor] = {}
-    meta = dict(manifest.agent)
-    if (meta.get("inputs") is None) != (manifest.main is None and not manifest.remembered):
-        raise BadStore("the store says what inputs look like if and only if something is remembered; this one does not")
-    if manifest.main is not None:
-        tensors |= _tensors(_checked(content[manifest.main.name], manifest.main.name), "main/", manifest.main.name)
-    ledger: list[list[Any]] = []
-    for task in manifest.remembered:
-        ledger.append([task.task, "R", list(task.labels), task.steps])
-        if task.piece is not None:
-            prefix = f"task/{encode(task.task)}/"
-            tensors |= _tensors(_checked(content[task.piece.name], task.piece.name), prefix, task.piece.name)
-    ids: dict[str, str] = {}
-    placed = []
-    for sealed in manifest.temporary:
-        snapshot = unseal_task(content[sealed.name], sealed.id, keys[sealed.id])
-        name, entry = _entry(snapshot.meta, sealed.name)
-        if name in ids or any(name == task.task for task in manifest.remembered):
-            raise BadStore("a task is in the store twice")
-        ids[name] = sealed.id
-        tensors |= _tensors(snapshot, f"task/{encode(name)}/", sealed.name)
-        if meta.get("inputs") is None:
-            meta["inputs"] = snapshot.meta["inputs"]
-        elif meta["inputs"] != snapshot.meta["inputs"]:
-            raise BadStore(f"{sealed.name} has inputs of another shape than the rest of the store")
-        placed.append((unseal_place(sealed.place, sealed.id, keys[sealed.id]), entry))
-    # From the last place to the first, so that inserting one does not move the places still to come.
-    for (after, _), entry in sorted(placed, key=lambda pair: pair[0], reverse=True):
-        ledger.insert(after, entry)
-    meta["ledger"] = ledger
-    return Snapshot(meta, tensors), ids
-
-
-def _checked(content: bytes, name: str) -> Snapshot:
+def read_task(content: bytes, file: str) -> tuple[str, Task]:
+    """The opposite of `task_bytes`; `BadStore` names the file."""
     try:
-        return Snapshot.from_bytes(content)
+        state = State.from_bytes(content)
+        ((name, task),) = state.tasks.items()
+        if state.about or state.shared is not None:
+            raise ValueError("it holds more than a task")
+    except (BadState, ValueError) as error:
+        raise BadStore(f"{file} is damaged: {error!s:.200}") from None
+    return name, task
+
+
+def seal_task(name: str, task: Task, id: str, key: bytes) -> bytes:
+    """All there is of a task as one ciphertext."""
+    return seal(key, f"task {id}", task_bytes(name, task), STEP)
+
+
+def unseal_task(sealed: bytes, id: str, key: bytes) -> tuple[str, Task]:
+    """The opposite of `seal_task`."""
+    return read_task(unseal(key, f"task {id}", sealed), f"temporary/{id}")
+
+
+def unpack(manifest: Manifest, keys: Mapping[str, bytes], content: Mapping[str, bytes]) -> tuple[State, dict[str, str]]:
+    """The state from the files' contents by name, and each temporary task's random name."""
+    shared = None if manifest.main is None else _leaf(content[manifest.main.name], manifest.main.name)
+    tasks: dict[str, Task] = {}
+    for entry in manifest.remembered:
+        name, task = read_task(content[entry.file.name], entry.file.name)
+        if name != entry.task or task.status != "R":
+            raise BadStore(f"{entry.file.name} is not the file of task {entry.task!r}")
+        tasks[name] = task
+    ids: dict[str, str] = {}
+    for sealed in manifest.temporary:
+        name, task = unseal_task(content[sealed.name], sealed.id, keys[sealed.id])
+        if name in tasks or task.status != "T":
+            raise BadStore(f"{sealed.name} holds a task that is in the store twice, or is not temporary")
+        ids[name], tasks[name] = sealed.id, task
+    state = State(manifest.agent, shared, tasks)
+    _check(state)
+    return state, ids
+
+
+def _check(state: State) -> None:
+    """Refuse what no agent can have written, as far as that can be seen without its method."""
+    about = state.about
+    seeds = about.get("seeds")
+    if not all(isinstance(about.get(name), str) for name in ("method", "network")):
+        raise BadStore("the manifest does not name a method and a network")
+    if about.get("forgets") not in FORGETS:
+        raise BadStore(f"the manifest must say what the method forgets: one of {', '.join(FORGETS)}")
+    if not isinstance(about.get("settings"), dict):
+        raise BadStore("the manifest's settings are not an object")
+    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
+        raise BadStore("the manifest's seeds are not a list of integers")
+    try:
+        check_facts(state)
+    except BadState as error:
+        raise BadStore(f"the store is damaged: {error}") from None
+
+
+def plain(value: Any) -> Any:
+    """A value as it will be read back from JSON, so that old and new compare."""
+    return json.loads(canonical(value))
+
+
+def _leaf(content: bytes, name: str) -> Leaf:
+    try:
+        leaf = Leaf.from_bytes(content)
     except BadState as error:
         raise BadStore(f"{name} is damaged: {error!s:.200}") from None
-
-
-def _tensors(snapshot: Snapshot, prefix: str, name: str) -> dict[str, Tensor]:
-    odd = next((n for n in snapshot.tensors if not n.startswith(prefix)), None)
-    if odd is not None:
-        raise BadStore(f"{name} holds a tensor {odd!r:.80} that belongs elsewhere")
-    return snapshot.tensors
-
-
-def _entry(meta: dict[str, Any], name: str) -> tuple[str, list[Any]]:
-    try:
-        task, labels, steps = check_name(meta["task"]), list(meta["labels"]), meta["steps"]
-        meta["inputs"]
-    except (KeyError, TypeError, BadRequest) as error:
-        raise BadStore(f"{name} is damaged: {error!r:.200}") from None
-    return task, [task, "T", labels, steps]
+    if not leaf.specs:
+        raise BadStore(f"{name} is damaged: it holds no tensors")
+    return leaf

@@ -85,7 +85,7 @@ def _npz(file: Path, labelled: bool, limit: int) -> Table:
                 with archive.open(f"{name}.npy") as member:
                     arrays.append(_npy(member, sizes[f"{name}.npy"], f"{name} in {file}"))
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise BadData(f"{file} is no .npz file: {error!s:.200}") from None
+        raise BadData(f"{file} is not an .npz file: {error!s:.200}") from None
     return Table(arrays[0], arrays[1] if len(arrays) > 1 else None)
 
 
@@ -110,7 +110,7 @@ def _npy(member: IO[bytes], size: int, what: str) -> Array:
         flat = np.frombuffer(member.read(size), dtype=dtype, count=count)
         return flat.reshape(shape, order="F" if fortran else "C").copy()
     except _DAMAGE as error:
-        raise BadData(f"{what} is no array of numbers: {error!s:.200}") from None
+        raise BadData(f"{what} is not an array of numbers: {error!s:.200}") from None
 
 
 def _csv(file: Path, label: str | None, labelled: bool, limit: int) -> Table:
@@ -123,7 +123,7 @@ def _csv(file: Path, label: str | None, labelled: bool, limit: int) -> Table:
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is refused below
                 values = np.loadtxt(lines, delimiter=",", quotechar='"', comments=None, ndmin=2, dtype=np.float64)
     except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
-        raise BadData(f"{file} is no table of numbers with a header: {error!s:.200}") from None
+        raise BadData(f"{file} is not a table of numbers with a header: {error!s:.200}") from None
     if not len(values):
         raise BadData(f"{file} has no rows below its header")
     if values.shape[1] != len(header):
@@ -137,7 +137,7 @@ def _csv(file: Path, label: str | None, labelled: bool, limit: int) -> Table:
     column = len(header) - 1 if label is None else header.index(label)
     y = values[:, column]
     if not np.all(y == np.round(y)) or np.abs(y).max() > 2**53:
-        raise BadData(f"column {header[column]!r:.80} of {file} holds labels, which must be whole numbers")
+        raise BadData(f"column {header[column]!r:.80} of {file} holds labels, which must be integers")
     x = np.delete(values, column, axis=1)
     if x.shape[1] == 0:
         raise BadData(f"{file} has a label column and nothing else")
@@ -191,7 +191,7 @@ def _load_images(files: list[Path], limit: int) -> Array:
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
             if isinstance(error, BadData):
                 raise
-            raise BadData(f"{file} is no image that can be read: {error!s:.200}") from None
+            raise BadData(f"{file} is not an image that can be read: {error!s:.200}") from None
     if mode == "L":
         return np.stack(arrays)
     coloured = [np.stack([a] * 3) if a.ndim == 2 else a.transpose(2, 0, 1) for a in arrays]

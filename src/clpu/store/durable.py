@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,21 @@ import clpu
 from clpu.agent import Agent, Progress
 from clpu.errors import BadKeys, BadState, BadStore, StoreFailed
 from clpu.methods import Method
-from clpu.requests import Request
-from clpu.store.contents import shared_meta
-from clpu.store.files import LOCK, PART, Files
-from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, Manifest, sha256
+from clpu.requests import Instruction, Request, check_name
+from clpu.state import State
+from clpu.store import forgetting
+from clpu.store.contents import plain
+from clpu.store.files import LOCK, PART, Files, failures
+from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, Manifest
 from clpu.store.keys import Keys
 from clpu.store.receipt import Receipt
-from clpu.store.store import Store, failures
+from clpu.store.store import Store
 
 PathLike = str | os.PathLike[str]
 
 
 class DurableAgent(Agent):
-    """An agent that lives in a folder; make one with `clpu.store.create`, come back to it with `clpu.store.open`.
+    """An agent that is stored in a folder; `clpu.store.create` makes one, `clpu.store.open` comes back to it.
 
     A request that returned is on the disk; one that raised changed nothing, unless the error says that the
     request is saved. `close()`, or leaving a `with` block, lets another writer in.
@@ -52,25 +53,22 @@ class DurableAgent(Agent):
     @property
     def exact(self) -> bool:
         """Whether forgetting is exact with this method."""
-        return type(self._method).exact
+        return self.forgets != "nothing"
+
+    def forget(self, task: str) -> None:
+        """Forget a task (F). If the method is exact, that is removing the task, and the method is not asked."""
+        if not self.exact:
+            super().forget(task)
+            return
+        request = Request(check_name(task), Instruction.FORGET)
+        with self._handling(request) as state:
+            self._commit(forgetting.without(state, task), request)
 
     def forget_with_receipt(self, task: str) -> Receipt:
-        """Forget a temporary task and give a signed statement of it, of which the store keeps nothing."""
-        before = self.digest()
-        standing = self._store.standing
+        """Forget a task and return a signed statement of it, of which the store keeps nothing."""
+        before = self._store.standing
         self.forget(task)
-        id = standing.ids[task]
-        facts = {
-            "task": task,
-            "method": self.method,
-            "exact": self.exact,
-            "clpu": clpu.__version__,
-            "digest_before": before,
-            "digest_after": self.digest(),
-            "key_destroyed": sha256(standing.keys[id]),
-            "ciphertexts_destroyed": [standing.manifest.files[f"temporary/{id}"].sha256],
-        }
-        return Receipt.sign(Keys(self._store.signing), facts)
+        return forgetting.receipt(self._store, before, task)
 
     def close(self) -> None:
         """Let another writer in; this agent still answers, and handles no more requests."""
@@ -86,43 +84,37 @@ class DurableAgent(Agent):
         return super().__repr__().replace("<Agent", f"<DurableAgent at {str(self.path)!r}:", 1)
 
     @contextmanager
-    def _all_or_nothing(self, request: Request) -> Iterator[None]:
-        store = self._store
-        if not store.write:
+    def _handling(self, request: Request) -> Iterator[State]:
+        if not self._store.write:
             raise StoreFailed(f"{self.path} was opened for reading only, so {request} cannot be handled")
-        if not store.files.locked or os.getpid() != self._process:
+        if not self._store.files.locked or os.getpid() != self._process:
             raise StoreFailed(f"{self.path} is not open for writing in this process any more; open it again")
-        failure: BaseException | None = None
-        with super()._all_or_nothing(request):
-            yield
-            state = self._method.state
-            try:
-                store.commit(state)
-            except BaseException as error:
-                if store.standing.state is not state:
-                    raise
-                failure = error
-        if isinstance(failure, StoreFailed):
-            raise StoreFailed(
-                f"{failure}. The request itself is saved; what is left to do is done when the store is next opened"
-            ) from failure
-        if failure is not None:
-            raise failure
+        with super()._handling(request) as state:
+            yield state
+
+    def _commit(self, state: State, request: Request) -> None:
+        """Save a new state, then swap it in; if saving failed after the point of no return, swap it in all the same."""
+        try:
+            self._store.commit(state)
+        finally:
+            if self._store.standing.state is state:
+                super()._commit(state, request)
 
     @classmethod
-    def _of(cls, store: Store, **options: Any) -> DurableAgent:
-        snapshot = store.load()
+    def of_store(cls, store: Store, **options: Any) -> DurableAgent:
+        """The agent in a store that was loaded; the options are those of `Agent.from_state`."""
         try:
-            agent = cls.from_state(snapshot, **options)
+            agent = cls.from_state(store.standing.state, **options)
         except BadState as error:
-            raise BadStore(f"{store.path} is damaged, or needs what was not handed in: {error}") from None
+            raise BadStore(
+                f"{store.path} is damaged, or needs a custom network or method that was not passed: {error}"
+            ) from None
         except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, clpu.Error):
                 raise
             raise BadStore(f"{store.path} is damaged: {error!r:.200}") from None
         assert isinstance(agent, DurableAgent)
         agent._store, agent._process = store, os.getpid()
-        store.standing = replace(store.standing, state=agent._method.state)
         return agent
 
     _process: int
@@ -139,15 +131,16 @@ def open(
     threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> DurableAgent:
-    """The agent that lives in a folder; it persists each request before it returns.
+    """The agent in a store; it persists each request before it returns.
 
-    `keys` is the path of the key file if that lives elsewhere. With `read_only` it takes no lock and handles no
-    requests. `network` and `method` hand in code of your own again; `device`, `threads` and `progress` are as for
-    `Agent`.
+    `keys` is the path of the key file if that is stored outside the store. With `read_only` it takes no lock and
+    handles no requests. `network` and `method` hand in your own code again; `device`, `threads` and `progress` are as
+    for `Agent`.
     """
     store = Store(path, keys, write=not read_only)
     try:
-        return DurableAgent._of(
+        store.load()
+        return DurableAgent.of_store(
             store, network=network, method=method, device=device, threads=threads, progress=progress
         )
     except BaseException:
@@ -168,7 +161,7 @@ def create(
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> DurableAgent:
-    """Make a folder for a new agent, and open it. `keys` is where the keys are to live, if not in the folder."""
+    """Create a store for a new agent, and open it. `keys` is the path of the key file, if not in the store."""
     agent = Agent(method, network, seed, seeds=seeds, device=device, threads=threads, **settings)
     folder = Path(path)
     with failures(folder, "made"):
@@ -186,8 +179,8 @@ def create(
                 files.settle()
             else:
                 _put_keys_elsewhere(folder, Path(keys), secret)
-            meta = shared_meta(agent.state().meta, agent._method.state)
-            files.put(MANIFEST, Manifest(secret.identity, keys is None, meta).to_bytes())
+            about = plain(dict(agent.state().about))
+            files.put(MANIFEST, Manifest(secret.identity, keys is None, about).to_bytes())
             files.settle()
         finally:
             files.close()
@@ -207,7 +200,7 @@ def create(
 def _refuse_occupied(files: Files, folder: Path) -> None:
     names = set(files.names())
     if MANIFEST in names:
-        raise BadStore(f"there is a store at {folder} already; forget tasks in it, or choose another folder")
+        raise BadStore(f"there is already a store at {folder}; forget tasks in it, or choose a different folder")
     if names - {LOCK, KEYS, KEYS + PART, MANIFEST + PART}:
         raise BadStore(f"{folder} is not empty; choose a new or an empty folder")
     if KEYS in names:  # an interrupted `init` leaves keys without tasks; anything else may be all that is left of one
@@ -222,9 +215,11 @@ def _refuse_occupied(files: Files, folder: Path) -> None:
 def _put_keys_elsewhere(folder: Path, keys: Path, secret: Keys) -> None:
     place = keys.resolve()
     if folder.resolve() in place.parents:
-        raise BadKeys(f"{keys} lies in the store; leave --keys out to keep the keys there, or choose another place")
+        raise BadKeys(
+            f"{keys} is inside the store; leave --keys out to keep the keys there, or choose a different path"
+        )
     if place.exists():
-        raise BadKeys(f"{keys} exists already; a key file belongs to one store, so choose a new name")
+        raise BadKeys(f"{keys} already exists; a key file belongs to one store, so choose a new name")
     if not place.parent.is_dir():
         raise BadKeys(f"there is no folder {place.parent} for the key file")
     elsewhere = Files(place.parent, own=False)

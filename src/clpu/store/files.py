@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clpu.errors import BadStore, StoreFailed, StoreLocked
+from clpu.errors import BadStore, Error, StoreFailed, StoreLocked
 
 T = TypeVar("T")
 
-#: Every file and folder bears this time (1980-01-01), so that none tells when something was learned or forgotten.
+#: The modification time of every file and folder (1980-01-01), so that none shows when a task was learned or forgotten.
 TIME = 315_532_800 * 10**9
 PART = ".part"
 LOCK = "lock"
@@ -259,3 +259,16 @@ def _flush(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
+
+
+@contextmanager
+def failures(path: Path, what: str) -> Iterator[None]:
+    """Turn the disk's errors into ours."""
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        failed = StoreFailed(f"{path} could not be {what}: {error.strerror or error}")
+        failed.errno = error.errno
+        raise failed from error

@@ -6,17 +6,17 @@ random names and ciphertexts. Nothing else goes in: no time, no counter, no hist
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from clpu.errors import BadRequest, BadStore
+from clpu.io import canonical, sha256
 from clpu.requests import check_name
 
 FORMAT = "clpu-store"
-VERSION = 1
+VERSION = 2
 MANIFEST = "store.json"
 KEYS = "keys.json"
 REMEMBERED = "remembered"
@@ -30,14 +30,14 @@ OURS = re.compile(
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorFile:
     """A file of tensors, named by the SHA-256 of its content."""
 
     sha256: str
     size: int
 
     @classmethod
-    def of(cls, content: bytes) -> Piece:
+    def of(cls, content: bytes) -> TensorFile:
         return cls(sha256(content), len(content))
 
     @property
@@ -46,23 +46,20 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """A remembered task; `piece` holds its tensors, if it has any of its own."""
+class PermanentTask:
+    """A permanent task and its file, which holds all there is of it."""
 
     task: str
-    labels: tuple[int, ...]
-    steps: int
-    piece: Piece | None
+    file: TensorFile
 
 
 @dataclass(frozen=True)
-class Sealed:
-    """A temporary task, of which the manifest tells nothing: a random name, a ciphertext, an encrypted place."""
+class EncryptedTask:
+    """A temporary task, of which the manifest shows nothing but a random name and a ciphertext."""
 
     id: str
     sha256: str
     size: int
-    place: str
 
     @property
     def name(self) -> str:
@@ -76,22 +73,19 @@ class Manifest:
     identity: str
     keys_here: bool
     agent: dict[str, Any]
-    main: Piece | None = None
-    remembered: tuple[Remembered, ...] = ()
-    temporary: tuple[Sealed, ...] = ()
+    main: TensorFile | None = None
+    remembered: tuple[PermanentTask, ...] = ()
+    temporary: tuple[EncryptedTask, ...] = ()
 
     @property
-    def files(self) -> dict[str, Piece | Sealed]:
+    def files(self) -> dict[str, TensorFile | EncryptedTask]:
         """Every file of tensors by name."""
-        pieces = [self.main, *(task.piece for task in self.remembered), *self.temporary]
-        return {piece.name: piece for piece in pieces if piece is not None}
+        found = [self.main, *(task.file for task in self.remembered), *self.temporary]
+        return {file.name: file for file in found if file is not None}
 
     def to_bytes(self) -> bytes:
         """The manifest file; equal manifests give equal bytes."""
-        tasks = [
-            {"task": t.task, "labels": list(t.labels), "steps": t.steps, "tensors": _piece_json(t.piece)}
-            for t in self.remembered
-        ]
+        tasks = [{"task": task.task, **vars(task.file)} for task in self.remembered]
         sealed = [vars(entry) for entry in sorted(self.temporary, key=lambda entry: entry.id)]
         return to_json(
             {
@@ -100,7 +94,7 @@ class Manifest:
                 "identity": self.identity,
                 "keys": "here" if self.keys_here else "elsewhere",
                 "agent": self.agent,
-                "main": _piece_json(self.main),
+                "main": None if self.main is None else vars(self.main),
                 "remembered": tasks,
                 "temporary": sealed,
             }
@@ -115,7 +109,7 @@ class Manifest:
                 _expect(content["identity"], is_hex(content["identity"], 32)),
                 {"here": True, "elsewhere": False}[content["keys"]],
                 _expect(content["agent"], isinstance(content["agent"], dict)),
-                _piece(content["main"]),
+                None if content["main"] is None else _file(**content["main"]),
                 tuple(_remembered(**entry) for entry in content["remembered"]),
                 tuple(_sealed(**entry) for entry in content["temporary"]),
             )
@@ -124,15 +118,12 @@ class Manifest:
             raise BadStore(f"{MANIFEST} is damaged: {error!r:.200}") from None
         if not same:
             raise BadStore(f"{MANIFEST} is damaged: it is not written as clpu writes it")
-        if len({t.task for t in manifest.remembered}) < len(manifest.remembered):
-            raise BadStore(f"{MANIFEST} is damaged: it lists a task twice")
+        names = [task.task for task in manifest.remembered]
+        if names != sorted(set(names)):
+            raise BadStore(f"{MANIFEST} is damaged: it lists a task twice, or the tasks out of order")
         if len({t.id for t in manifest.temporary}) < len(manifest.temporary):
             raise BadStore(f"{MANIFEST} is damaged: it lists a file twice")
         return manifest
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def is_hex(text: object, size: int) -> bool:
@@ -174,13 +165,13 @@ def checked_json(data: bytes, format: str, version: int, what: str) -> dict[str,
         raise BadStore(f"{what} is not of the format {format}")
     found = content.get("version")
     if type(found) is not int:
-        raise BadStore(f"{what} is damaged: version {found!r:.40} is no whole number")
+        raise BadStore(f"{what} is damaged: version {found!r:.40} is not an integer")
     if found > version:
         raise BadStore(f"{what} was written by a newer clpu (format {found}, this one reads {version}): upgrade clpu")
     if found < version:
         raise BadStore(
             f"{what} was written by an older clpu (format {found}, this one reads {version}): "
-            "open it once with a clpu that reads both, or learn anew"
+            "it was never released, so create a new store and learn again"
         )
     checksum = content.pop("checksum", None)
     try:
@@ -193,11 +184,11 @@ def checked_json(data: bytes, format: str, version: int, what: str) -> dict[str,
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    return sha256(canonical(content))
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _expect(value: Any, good: bool) -> Any:
@@ -210,27 +201,13 @@ def _count(value: Any, least: int) -> int:
     return int(_expect(value, type(value) is int and least <= value <= LONGEST_FILE))
 
 
-def _piece_json(piece: Piece | None) -> dict[str, Any] | None:
-    return None if piece is None else vars(piece)
+def _file(sha256: Any, size: Any) -> TensorFile:
+    return TensorFile(_expect(sha256, is_hex(sha256, 32)), _count(size, 8))
 
 
-def _piece(content: Any) -> Piece | None:
-    return None if content is None else _checked_piece(**content)
+def _remembered(task: Any, sha256: Any, size: Any) -> PermanentTask:
+    return PermanentTask(check_name(task), _file(sha256, size))
 
 
-def _checked_piece(sha256: Any, size: Any) -> Piece:
-    return Piece(_expect(sha256, is_hex(sha256, 32)), _count(size, 8))
-
-
-def _remembered(task: Any, labels: Any, steps: Any, tensors: Any) -> Remembered:
-    numbers = tuple(_expect(label, type(label) is int and abs(label) < 1 << 63) for label in labels)
-    return Remembered(check_name(task), numbers, _count(steps, 1), _piece(tensors))
-
-
-def _sealed(id: Any, sha256: Any, size: Any, place: Any) -> Sealed:
-    return Sealed(
-        _expect(id, is_hex(id, 16)),
-        _expect(sha256, is_hex(sha256, 32)),
-        _count(size, 28),
-        _expect(place, isinstance(place, str) and is_hex(place, len(place) // 2) and len(place) <= 1024),
-    )
+def _sealed(id: Any, sha256: Any, size: Any) -> EncryptedTask:
+    return EncryptedTask(_expect(id, is_hex(id, 16)), _expect(sha256, is_hex(sha256, 32)), _count(size, 28))

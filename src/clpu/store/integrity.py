@@ -7,30 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clpu.errors import BadKeys, BadStore, Error, StoreFailed
-from clpu.store.contents import unseal_place
-from clpu.store.files import LOCK, TIME, Files
-from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, OURS, REMEMBERED, TEMPORARY, Manifest, sha256
+from clpu.io import sha256
+from clpu.store.files import LOCK, TIME, Files, failures
+from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, OURS, REMEMBERED, TEMPORARY, Manifest
 from clpu.store.key_file import KeyFile
 from clpu.store.keys import Keys
-from clpu.store.store import Store, failures
+from clpu.store.store import Store
+
+#: What a report says about a file that is as it should be.
+OK = "OK"
 
 
 @dataclass
 class Report:
-    """`files` says of each file that it is whole, or what is wrong; `notes` is what is odd but harmless."""
+    """`files` says of each file that it is OK, or what is wrong with it; `notes` is what is odd but harmless."""
 
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return all(state == "whole" for state in self.files.values())
+        return all(state == OK for state in self.files.values())
 
 
 def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
-    """Check every file of a store and change nothing.
+    """Check every file of a store: checksums, decryption, and the tree that the files make. Changes nothing.
 
-    Without a key file that lives elsewhere, encrypted files are checked by their checksums only.
+    Neither torch nor the agent's method or network is needed, so what only these know (which tensors of which shape
+    the method has) is checked when the store is opened. Without a key file that is stored outside the store, encrypted
+    files are checked by their checksums only.
     """
     report = Report()
     folder = Path(path)
@@ -42,7 +47,7 @@ def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = N
         try:
             manifest = _manifest(files, report)
             if manifest is not None:
-                _pieces(files, manifest, report)
+                _checksums(files, manifest, report)
                 _keys(Path(path), keys, manifest, report)
                 _strangers(files, manifest, report)
         finally:
@@ -54,19 +59,19 @@ def _manifest(files: Files, report: Report) -> Manifest | None:
     try:
         manifest = Manifest.from_bytes(files.read(MANIFEST, limit=LONGEST_JSON))
     except FileNotFoundError:
-        raise BadStore(f"{files.path} is no store: {MANIFEST} is missing") from None
+        raise BadStore(f"{files.path} is not a store: {MANIFEST} is missing") from None
     except BadStore as error:
         report.files[MANIFEST] = str(error)
         return None
-    report.files[MANIFEST] = "whole"
+    report.files[MANIFEST] = OK
     return manifest
 
 
-def _pieces(files: Files, manifest: Manifest, report: Report) -> None:
-    for name, piece in manifest.files.items():
+def _checksums(files: Files, manifest: Manifest, report: Report) -> None:
+    for name, file in manifest.files.items():
         try:
-            good = sha256(files.read(name, piece.size)) == piece.sha256
-            report.files[name] = "whole" if good else "damaged: its checksum does not match"
+            good = sha256(files.read(name, file.size)) == file.sha256
+            report.files[name] = OK if good else "damaged: its checksum does not match"
         except FileNotFoundError:
             report.files[name] = "missing"
         except BadStore as error:
@@ -75,14 +80,14 @@ def _pieces(files: Files, manifest: Manifest, report: Report) -> None:
 
 def _keys(path: Path, keys: str | os.PathLike[str] | None, manifest: Manifest, report: Report) -> None:
     if not manifest.keys_here and keys is None:
-        report.notes.append("the key file lives elsewhere and was not given, so nothing was decrypted")
+        report.notes.append("the key file is stored outside the store and was not given, so nothing was decrypted")
         return
     name = KEYS if manifest.keys_here else str(keys)
     try:
         store = Store(path, keys, write=False)
         try:
             found = KeyFile(store.files, manifest.keys_here, keys).read(manifest.identity)
-            report.files[name] = "whole"
+            report.files[name] = OK
             _decrypt(store, manifest, found, report)
         finally:
             store.close()
@@ -94,15 +99,10 @@ def _decrypt(store: Store, manifest: Manifest, keys: Keys, report: Report) -> No
     for entry in manifest.temporary:
         if entry.id not in keys.tasks:
             report.notes.append(f"{entry.name} has no key: a forget was interrupted, and is completed at the next open")
-        elif report.files[entry.name] == "whole":
-            try:
-                unseal_place(entry.place, entry.id, keys.tasks[entry.id])
-            except BadStore as error:
-                report.files[entry.name] = str(error)
     unknown = keys.tasks.keys() - {entry.id for entry in manifest.temporary}
     if unknown:
         report.notes.append(
-            f"{len(unknown)} keys of no task here: of an interrupted request, or of a task in another copy of the store"
+            f"{len(unknown)} keys match no task in this store (left by an interrupted request, or used by another copy)"
         )
     if report.good:
         try:
@@ -123,8 +123,8 @@ def _strangers(files: Files, manifest: Manifest, report: Report) -> None:
     for name in present:
         if name in expected:
             if files.changed(name) != TIME:
-                report.notes.append(f"{name} bears a time of its own; it is set right at the next open")
+                report.notes.append(f"{name} has an unexpected modification time; it is corrected at the next open")
         elif OURS.fullmatch(name):
-            report.notes.append(f"{name} is left from an interrupted request, and is removed at the next open")
+            report.notes.append(f"{name} was left by an interrupted request; it is removed at the next open")
         else:
-            report.notes.append(f"{name} is not ours and is left alone")
+            report.notes.append(f"{name} is not a file of the store and is left alone")

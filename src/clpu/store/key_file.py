@@ -1,4 +1,4 @@
-"""The key file, in the store or elsewhere."""
+"""The key file, in the store or outside it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ class KeyFile:
     """Reads and changes the key file. A change keeps whatever else the file holds by then."""
 
     def __init__(self, files: Files, here: bool, given: str | os.PathLike[str] | None) -> None:
-        """`files` is the store's folder, `here` whether its keys live there, `given` where the user says they are."""
+        """`files` is the store's folder, `here` whether its keys are in it, `given` where the user says they are."""
         self.here = here
         self.files, self.name = files, KEYS
         place = None if given is None else Path(given).resolve()
         if here:
             if place not in (None, files.path.resolve() / KEYS):
-                raise BadKeys(f"the keys of {files.path} live in it; leave the path of the key file out")
+                raise BadKeys(f"the keys of {files.path} are stored in it; leave out the path of the key file")
             return
         if place is None:
-            raise BadKeys(f"the keys of {files.path} live elsewhere: give the path of the key file (--keys PATH)")
+            raise BadKeys(
+                f"the keys of {files.path} are stored outside it: give the path of the key file (--keys PATH)"
+            )
         try:
             self.files, self.name = Files(place.parent, own=False), place.name
         except (FileNotFoundError, NotADirectoryError):
@@ -38,7 +40,9 @@ class KeyFile:
         except FileNotFoundError:
             raise BadKeys(f"the key file {self.files.path / self.name} is missing; nothing was changed") from None
         if keys.identity != identity:
-            raise BadKeys(f"the key file {self.files.path / self.name} belongs to another store; nothing was changed")
+            raise BadKeys(
+                f"the key file {self.files.path / self.name} belongs to a different store; nothing was changed"
+            )
         return keys
 
     def change(self, identity: str, new: Mapping[str, bytes], old: Collection[str]) -> None:

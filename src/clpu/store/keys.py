@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -88,7 +86,7 @@ def unseal(key: bytes, label: str, sealed: bytes) -> bytes:
     try:
         framed = AESGCM(key).decrypt(sealed[:NONCE], sealed[NONCE:], label.encode())
     except (InvalidTag, ValueError):
-        raise BadStore(f"{label} cannot be decrypted: it was changed, or the key is another") from None
+        raise BadStore(f"{label} cannot be decrypted: wrong key, or the data was modified") from None
     size = int.from_bytes(framed[:8], "little")
     if size > len(framed) - 8:
         raise BadStore(f"{label} is damaged: its length is impossible")
@@ -102,15 +100,3 @@ def signed_by(identity: str, signature: bytes, message: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def sealed_json(key: bytes, label: str, value: Any) -> str:
-    """A small value, encrypted, as text."""
-    return seal(key, label, json.dumps(value).encode(), 64).hex()
-
-
-def unsealed_json(key: bytes, label: str, text: str) -> Any:
-    try:
-        return json.loads(unseal(key, label, bytes.fromhex(text)))
-    except (ValueError, RecursionError) as error:
-        raise BadStore(f"{label} is damaged: {error!s:.200}") from None

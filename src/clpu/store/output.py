@@ -4,43 +4,48 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from clpu import terminal
 from clpu.errors import BadData, StoreFailed
-from clpu.store.durable import DurableAgent
-from clpu.store.integrity import Report
-from clpu.store.receipt import Receipt
+from clpu.store.forgetting import is_exact
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from clpu.state import State
+    from clpu.store.integrity import Report
+    from clpu.store.receipt import Receipt
 
 ROWS = 20
 #: Down a pipe, the row of a task with a long name stays one line.
 PIPE_WIDTH = 200
 
 
-def describe(agent: DurableAgent, accuracies: dict[str, Any]) -> dict[str, Any]:
-    """All that `status` shows, as JSON."""
-    stored = agent.storage()
+def describe(state: State, path: Path, identity: str, accuracies: Mapping[str, list[float]]) -> dict[str, Any]:
+    """All that `status` shows, as JSON; `accuracies` has one number per replica."""
     tasks = []
-    for task, state in agent.tasks.items():
-        entry: dict[str, Any] = {"task": task, "status": state, "labels": list(agent.labels(task))}
-        entry["bytes"] = stored["tasks"][task]
-        if task in accuracies:
-            entry["accuracy"] = np.asarray(accuracies[task]).tolist()
+    for name, task in state.tasks.items():
+        entry = {"task": name, "status": task.status, "labels": list(task.labels), "bytes": task.size}
+        if name in accuracies:
+            entry["accuracy"] = accuracies[name] if state.about["population"] else accuracies[name][0]
         tasks.append(entry)
     return {
-        "store": str(agent.path),
-        "method": agent.method,
-        "forgetting": "exact" if agent.exact else "approximate",
-        "seeds": list(agent.seeds),
-        "settings": agent.settings,
+        "store": str(path),
+        "method": state.about["method"],
+        "forgetting": "exact" if is_exact(state) else "approximate",
+        "forgets": state.about["forgets"],
+        "seeds": state.about["seeds"],
+        "settings": state.about["settings"],
         "tasks": tasks,
-        "bytes": {"main": stored["main"], "tasks": sum(stored["tasks"].values())},
-        "digest": agent.digest(),
-        "identity": agent.identity,
+        "bytes": {
+            "main": 0 if state.shared is None else state.shared.size,
+            "tasks": sum(task.size for task in state.tasks.values()),
+        },
+        "digest": state.digest(),
+        "identity": identity,
     }
 
 
@@ -54,10 +59,10 @@ def show_status(about: dict[str, Any], as_json: bool) -> None:
         with_accuracy = any("accuracy" in task for task in about["tasks"])
         table = _table("task", "status", "classes", "bytes", *(["accuracy"] if with_accuracy else []))
         for task in about["tasks"]:
-            kind = "remembered" if task["status"] == "R" else "temporary"
+            kind = "permanent" if task["status"] == "R" else "temporary"
             cells = [kind, str(len(task["labels"])), f"{task['bytes']:,}"]
             if with_accuracy:
-                cells.append(f"{np.mean(task['accuracy']):.1%}" if "accuracy" in task else "")
+                cells.append(_mean(task["accuracy"]) if "accuracy" in task else "")
             table.add_row(terminal.text(task["task"]), *cells)
         terminal.console(pipe_width=PIPE_WIDTH).print(table)
     else:
@@ -71,15 +76,16 @@ def show_report(report: Report) -> None:
         terminal.say(f"{name}: {state}")
     for note in report.notes:
         terminal.say(f"note: {note}")
-    whole = sum(state == "whole" for state in report.files.values())
-    terminal.say(f"{whole} of {len(report.files)} files whole")
+    good = sum(state == "OK" for state in report.files.values())
+    terminal.say(f"{good} of {len(report.files)} files OK")
 
 
 def show_receipt(receipt: Receipt, checked: bool) -> None:
     about = receipt.statement
-    terminal.say("the signature is good" + (", by the expected store" if checked else f", by {receipt.identity}"))
-    if not checked:
-        terminal.say("whose key that is was not checked: give --store or --identity")
+    if checked:
+        terminal.say("valid signature by the expected store")
+    else:
+        terminal.say(f"valid signature by {receipt.identity}; signer not verified (pass --store or --identity)")
     for name, value in about.items():
         if name in ("proves", "does_not_prove") and isinstance(value, list):
             terminal.say(f"{name.replace('_', ' ')}:")
@@ -92,6 +98,8 @@ def show_receipt(receipt: Receipt, checked: bool) -> None:
 
 def write_predictions(probabilities: Any, labels: tuple[int, ...], out: Path | None) -> None:
     """Probabilities (n, classes) to a file, to the screen or down a pipe; of a population, the mean over replicas."""
+    import numpy as np
+
     shares = np.asarray(probabilities)
     if shares.ndim == 3:
         shares = shares.mean(0)
@@ -129,8 +137,14 @@ def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int, ...]) 
     rows.writerows([int(label), *(f"{share:.9g}" for share in row)] for label, row in zip(predicted, shares))
 
 
+def _mean(accuracy: float | list[float]) -> str:
+    values = accuracy if isinstance(accuracy, list) else [accuracy]
+    return f"{sum(values) / len(values):.1%}"
+
+
 def _table(*columns: str) -> Table:
     from rich import box
+    from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):

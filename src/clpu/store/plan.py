@@ -7,29 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clpu.methods.base import State
-from clpu.store.contents import Place, pack_main, pack_task, places, same_task, seal_place, seal_task, shared_meta
-from clpu.store.format import Manifest, Piece, Remembered, Sealed, sha256
+from clpu.io import sha256
+from clpu.state import State
+from clpu.store.contents import seal_task, task_bytes
+from clpu.store.format import EncryptedTask, Manifest, PermanentTask, TensorFile
 from clpu.store.keys import new_key
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A state as it stands in the store: its manifest, and each temporary task's random name, key and place."""
+class StoredState:
+    """A state as it is in the store: its manifest, and each temporary task's random name and key."""
 
     state: State
     manifest: Manifest
     ids: Mapping[str, str]
     keys: Mapping[str, bytes]
-    places: Mapping[str, Place]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """From one standing to another, with the files that are new."""
+class StorePlan:
+    """From one stored state to the next, with the files that are new."""
 
-    old: Standing
-    new: Standing
+    old: StoredState
+    new: StoredState
     files: Mapping[str, bytes]
 
     @property
@@ -46,56 +46,48 @@ class Plan:
         return not self.files and core(self.new.manifest)[:-1] == core(self.old.manifest)[:-1]
 
 
-def make_plan(old: Standing, state: State) -> Plan:
+def make_plan(old: StoredState, state: State) -> StorePlan:
     """The files, keys and manifest of a new state; what did not change keeps its file."""
     files: dict[str, bytes] = {}
 
-    def piece(content: bytes | None) -> Piece | None:
-        if content is None:
-            return None
-        made = Piece.of(content)
+    def stored(content: bytes) -> TensorFile:
+        made = TensorFile.of(content)
         files[made.name] = content
         return made
 
-    main = old.manifest.main if state.main is old.state.main else piece(pack_main(state))
-    known = {task.task: task.piece for task in old.manifest.remembered}
+    main = old.manifest.main
+    if state.shared != old.state.shared:
+        main = None if state.shared is None else stored(state.shared.to_bytes())
+    known = {entry.task: entry for entry in old.manifest.remembered}
     remembered = []
-    for task in state.ledger.remembered:
-        about = state.ledger[task]
-        unchanged = task in known and same_task(state, old.state, task)
-        own = known[task] if unchanged else piece(pack_task(state, task))
-        remembered.append(Remembered(task, about.labels, about.steps, own))
+    for name in state.remembered:
+        if name in known and state.tasks[name] == old.state.tasks[name]:
+            remembered.append(known[name])
+        else:
+            remembered.append(PermanentTask(name, stored(task_bytes(name, state.tasks[name]))))
 
-    ids, keys, placed, temporary = {}, {}, {}, []
+    ids, keys, temporary = {}, {}, []
     entries = {entry.id: entry for entry in old.manifest.temporary}
-    for task, place in places(state).items():
-        id = old.ids.get(task)
-        if id is not None and same_task(state, old.state, task):
+    for name in state.temporary:
+        id = old.ids.get(name)
+        if id is not None and state.tasks[name] == old.state.tasks[name]:
             key, entry = old.keys[id], entries[id]
-            if place != old.places[id]:
-                entry = replace(entry, place=seal_place(place, id, key))
         else:
             id, key = secrets.token_hex(16), new_key()
-            content = seal_task(state, task, id, key)
-            entry = Sealed(id, sha256(content), len(content), seal_place(place, id, key))
+            content = seal_task(name, state.tasks[name], id, key)
+            entry = EncryptedTask(id, sha256(content), len(content))
             files[entry.name] = content
-        ids[task], keys[id], placed[id] = id, key, place
+        ids[name], keys[id] = id, key
         temporary.append(entry)
-    manifest = replace(
-        old.manifest,
-        agent=shared_meta(old.manifest.agent, state),
-        main=main,
-        remembered=tuple(remembered),
-        temporary=by_id(temporary),
-    )
-    return Plan(old, Standing(state, manifest, ids, keys, placed), files)
+    manifest = replace(old.manifest, main=main, remembered=tuple(remembered), temporary=by_id(temporary))
+    return StorePlan(old, StoredState(state, manifest, ids, keys), files)
 
 
-def by_id(entries: list[Sealed]) -> tuple[Sealed, ...]:
+def by_id(entries: list[EncryptedTask]) -> tuple[EncryptedTask, ...]:
     """Random names in order, so that the order tells nothing."""
     return tuple(sorted(entries, key=lambda entry: entry.id))
 
 
 def core(manifest: Manifest) -> tuple[Any, ...]:
-    """What a manifest says, whatever the nonces of the places; the temporary tasks last."""
+    """What a manifest says; the temporary tasks last."""
     return manifest.agent, manifest.main, manifest.remembered, {entry.id for entry in manifest.temporary}

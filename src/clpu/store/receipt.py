@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from clpu.errors import BadReceipt, BadStore
-from clpu.snapshot import canonical
-from clpu.store.files import Files
+from clpu.io import canonical
+from clpu.store.files import Files, failures
 from clpu.store.format import LONGEST_JSON, MANIFEST, Manifest, is_hex
 from clpu.store.keys import Keys, signed_by
-from clpu.store.store import failures
 
 FORMAT = "clpu-receipt"
 VERSION = 1
 LONGEST = 1 << 16
 
 PROVES = (
-    "The holder of this store's signing key states that the task named here was forgotten at the time given: "
-    "its key and its encrypted file, both named here by their SHA-256, were removed from the store, and the agent's "
-    "digest changed as given.",
+    "The holder of this store's signing key states that the task named here was forgotten at the time given: the key "
+    "and the encrypted file of a temporary task, or the unencrypted file of a permanent one, named here by their "
+    "SHA-256, were removed from the store, and the agent's digest changed as given.",
     "If `exact` is true, the method is one whose state after forgetting equals, bit by bit, the state of an agent "
     "that never learned the task; whoever can rebuild that agent can compare its digest with `digest_after`.",
 )
@@ -60,7 +59,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
-        """Read a receipt without judging it; `BadReceipt` if it is none."""
+        """Read a receipt without verifying it; `BadReceipt` if it is not one."""
         try:
             if len(text) > LONGEST:
                 raise ValueError("too long")
@@ -69,10 +68,10 @@ class Receipt:
             if not is_hex(receipt.identity, 32) or not is_hex(receipt.signature, 64):
                 raise ValueError("no public key or no signature")
             if receipt.statement["format"] != FORMAT:
-                raise ValueError("another format")
+                raise ValueError("it has a different format")
             canonical(receipt.statement)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadReceipt(f"this is no receipt of clpu: {error!s:.200}") from None
+            raise BadReceipt(f"not a clpu receipt: {error!s:.200}") from None
         return receipt
 
     def verify(self, identity: str | None = None) -> None:
@@ -103,6 +102,6 @@ def store_identity(path: Path) -> str:
         try:
             return Manifest.from_bytes(files.read(MANIFEST, limit=LONGEST_JSON)).identity
         except FileNotFoundError:
-            raise BadStore(f"{path} is no store: {MANIFEST} is missing") from None
+            raise BadStore(f"{path} is not a store: {MANIFEST} is missing") from None
         finally:
             files.close()

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from clpu.errors import BadStore, Error, StoreFailed
-from clpu.methods.base import State
-from clpu.snapshot import Snapshot
-from clpu.store.contents import seal_place, unpack, unseal_place
-from clpu.store.files import LOCK, TIME, Files
+from clpu.io import sha256
+from clpu.state import State
+from clpu.store.contents import unpack
+from clpu.store.files import LOCK, TIME, Files, failures
 from clpu.store.format import (
     KEYS,
     LONGEST_JSON,
@@ -28,13 +27,12 @@ from clpu.store.format import (
     OURS,
     REMEMBERED,
     TEMPORARY,
+    EncryptedTask,
     Manifest,
-    Piece,
-    Sealed,
-    sha256,
+    TensorFile,
 )
 from clpu.store.key_file import KeyFile
-from clpu.store.plan import Plan, Standing, by_id, core, make_plan
+from clpu.store.plan import StoredState, StorePlan, by_id, core, make_plan
 
 PATIENCE = 5.0
 
@@ -42,7 +40,7 @@ PATIENCE = 5.0
 class Store:
     """One agent's folder, open for reading or, with `write`, for writing."""
 
-    standing: Standing
+    standing: StoredState
     signing: bytes
 
     def __init__(self, path: str | os.PathLike[str], keys: str | os.PathLike[str] | None, *, write: bool) -> None:
@@ -55,10 +53,10 @@ class Store:
             try:
                 self.files = Files(self.path)
             except (FileNotFoundError, NotADirectoryError):
-                raise BadStore(f"there is no store at {self.path}; make one with `clpu init {self.path}`") from None
+                raise BadStore(f"there is no store at {self.path}; create one with `clpu init {self.path}`") from None
             try:
                 if MANIFEST not in self.files.names():
-                    raise BadStore(f"{self.path} is no store; make one with `clpu init {self.path}`")
+                    raise BadStore(f"{self.path} is not a store; create one with `clpu init {self.path}`")
                 if write:
                     self.files.lock()
                     self.recover()
@@ -72,10 +70,16 @@ class Store:
         if self._key_file is not None:
             self._key_file.close()
 
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     # Reading
 
-    def load(self) -> Snapshot:
-        """The whole state; a reader waits for a writer that is just changing the folder."""
+    def load(self) -> State:
+        """Read the state; a reader waits for a writer that is just changing the folder."""
         deadline = time.monotonic() + PATIENCE
         while True:
             before = None
@@ -84,9 +88,9 @@ class Store:
                     before = self._raw_manifest()
                     if not self.write:
                         self.read()
-                    snapshot = self.unpacked()
+                    state = self.unpacked()
                     if self.write or self._raw_manifest() == before:
-                        return snapshot
+                        return state
             except Error:
                 if self.write or time.monotonic() > deadline or not self._changing(before):
                     raise
@@ -106,47 +110,37 @@ class Store:
             # removes it after.
             self._stale &= set(self.files.names(TEMPORARY))
         alive = [entry for entry in manifest.temporary if entry.id in keys.tasks]
-        found = {entry.id: unseal_place(entry.place, entry.id, keys.tasks[entry.id]) for entry in alive}
-        alive.sort(key=lambda entry: found[entry.id])
-        places = {entry.id: (found[entry.id][0], rank) for rank, entry in enumerate(alive)}
-        closed_up = [
-            entry
-            if places[entry.id] == found[entry.id]
-            else replace(entry, place=seal_place(places[entry.id], entry.id, keys.tasks[entry.id]))
-            for entry in alive
-        ]
         before = getattr(self, "standing", None)
-        self.standing = Standing(
-            before.state if before else State(),
-            replace(manifest, temporary=by_id(closed_up)),
+        self.standing = StoredState(
+            before.state if before else State(manifest.agent),
+            replace(manifest, temporary=by_id(alive)),
             before.ids if before else {},
             {entry.id: keys.tasks[entry.id] for entry in alive},
-            places,
         )
 
-    def unpacked(self) -> Snapshot:
-        """What the files hold, once `read` has told which."""
+    def unpacked(self) -> State:
+        """The state that the files hold, once `read` has found out which files count."""
         manifest = self.standing.manifest
-        content = {name: self.content(piece) for name, piece in manifest.files.items()}
-        snapshot, ids = unpack(manifest, self.standing.keys, content)
-        self.standing = replace(self.standing, ids=ids)
-        return snapshot
+        content = {name: self.content(file) for name, file in manifest.files.items()}
+        state, ids = unpack(manifest, self.standing.keys, content)
+        self.standing = replace(self.standing, state=state, ids=ids)
+        return state
 
-    def content(self, piece: Piece | Sealed) -> bytes:
+    def content(self, file: TensorFile | EncryptedTask) -> bytes:
         """A file's content, if it is what the manifest says."""
         try:
-            content = self.files.read(piece.name, piece.size)
+            content = self.files.read(file.name, file.size)
         except FileNotFoundError:
-            raise BadStore(f"{self.path / piece.name} is missing; restore the store from a copy") from None
-        if sha256(content) != piece.sha256:
-            raise BadStore(f"{self.path / piece.name} is damaged: its checksum does not match; restore it from a copy")
+            raise BadStore(f"{self.path / file.name} is missing; restore the store from a copy") from None
+        if sha256(content) != file.sha256:
+            raise BadStore(f"{self.path / file.name} is damaged: its checksum does not match; restore it from a copy")
         return content
 
     def _raw_manifest(self) -> bytes:
         try:
             return self.files.read(MANIFEST, limit=LONGEST_JSON)
         except FileNotFoundError:
-            raise BadStore(f"{self.path} is no store: {MANIFEST} is missing") from None
+            raise BadStore(f"{self.path} is not a store: {MANIFEST} is missing") from None
 
     def _changing(self, before: bytes | None) -> bool:
         with failures(self.path, "read"):
@@ -155,22 +149,35 @@ class Store:
     # Writing
 
     def commit(self, state: State) -> None:
-        """Make a new state durable. If this raises, `standing.state` is the one that is saved, old or new."""
+        """Make a new state durable. If this raises, `standing.state` is the one that is saved, old or new.
+
+        A `StoreFailed` after the point of no return says that the request is saved.
+        """
         with failures(self.path, "written"):
             if self.dirty:
                 before = core(self.standing.manifest)
                 self.recover()
                 if core(self.standing.manifest) != before:
-                    raise StoreFailed(f"{self.path} holds another state than this agent; open it again")
+                    raise StoreFailed(f"{self.path} holds a different state than this agent; open it again")
             plan = make_plan(self.standing, state)
             try:
                 self._carry_out(plan)
-            except BaseException:
+            except BaseException as error:
                 self._settle_failure(plan)
+                if isinstance(error, OSError) and self.standing.state is state:
+                    raise self._saved(error) from error
                 raise
         self.standing = plan.new
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _saved(self, error: OSError) -> StoreFailed:
+        saved = StoreFailed(
+            f"{self.path} could not be written: {error.strerror or error}. "
+            "The request itself is saved; what is left to do is done when the store is next opened"
+        )
+        saved.errno = error.errno
+        return saved
+
+    def _carry_out(self, plan: StorePlan) -> None:
         assert self._key_file is not None
         identity, new, old = plan.new.manifest.identity, plan.new_keys, plan.old_keys
         self.files.replaced.clear()
@@ -188,7 +195,7 @@ class Store:
             self._key_file.change(identity, {}, old)
         self._tidy(plan.new.manifest)
 
-    def _settle_failure(self, plan: Plan) -> None:
+    def _settle_failure(self, plan: StorePlan) -> None:
         """Find out whether the request is in, and complete or clear what was begun, as far as the disk allows."""
         assert self._key_file is not None
         self.dirty = True
@@ -255,16 +262,3 @@ class Store:
                 self.files.set_time(name)
         late_folders = [folder for folder in ["", *folders] if self.files.changed(folder) != TIME]
         self.files.settle(*late_folders)
-
-
-@contextmanager
-def failures(path: Path, what: str) -> Iterator[None]:
-    """Turn the disk's errors into ours."""
-    try:
-        yield
-    except Error:
-        raise
-    except OSError as error:
-        failed = StoreFailed(f"{path} could not be {what}: {error.strerror or error}")
-        failed.errno = error.errno
-        raise failed from error

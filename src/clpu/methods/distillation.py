@@ -4,82 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from clpu.losses import Loss, cross_entropy, distillation, softened, weighted
-from clpu.methods.base import Method
-from clpu.networks.body import Given
-from clpu.networks.network import Network, Pixels
-from clpu.networks.parts import Each
+from clpu.learning.batches import Batch, Examples
+from clpu.learning.losses import Loss, cross_entropy, distillation, softened, weighted
+from clpu.methods.networks import NetworkMethod
+from clpu.networks.body import PrecomputedFeatures
+from clpu.networks.network import Network
+from clpu.networks.parts import Each, Pixels
 from clpu.settings import Training, setting
-from clpu.training import Batch, Examples
+from clpu.state import State
 
 
 @dataclass(frozen=True)
-class DistillingSettings(Training):
+class DistillationSettings(Training):
     distill: float = setting(1.0, "weight of the distillation, divided by the number of past tasks", at_least=0)
     temperature: float = setting(2.0, "temperature that softens the outputs", above=0)
 
 
-class Distilling(Method):
+class DistillationMethod(NetworkMethod):
     """Keeps the earlier heads' outputs on the new task's inputs what they were before the task."""
 
-    keeps = ()
+    Settings: ClassVar[type] = DistillationSettings
 
-    def warmed_up(self, task: str, data: Examples) -> Network:
-        """The main network with a head for the task; from the second task on, that head alone is trained first."""
-        network = self.with_fresh_head(self.main, task, data.classes)
-        if not self.ledger:
+    def warm_up_head(self, state: State, network: Network, task: str, data: Examples) -> Network:
+        """The network with a head for the task; from the second task on, that head alone is trained first."""
+        network = self.with_fresh_head(network, task, data.classes)
+        if not state.tasks:
             return network
         start, given, inputs = network, data, lambda batch: batch.x
         if network.body.separate and self.settings.augment == "none":
             # The body does not change, so an example's features are always the same.
             inputs = look_up(network.features(data.x).unsqueeze(1), self.device)
             given = replace(data, x=torch.arange(len(data), device=self.device))
-            body = Given(network.body.replicas, network.body.features)
+            body = PrecomputedFeatures(network.body.replicas, network.body.features)
             start = Network(body, {task: network.heads[task]}, Pixels())
         trained = self.fit(
             task,
             start,
             self.batches(task, given, "warm-up order"),
             lambda net, batch: cross_entropy(net.logits((task, inputs(batch)))[0], batch.y),
-            purpose="warm-up",
-            head_only=True,
+            "warm-up",
+            only=[f"head {task}.weight", f"head {task}.bias"],
         )
         return trained if start is network else network.with_head(task, trained.heads[task])
 
-    def alike(self, tasks: Sequence[str]) -> list[Each]:
+    def group_by_class_count(self, state: State, tasks: Sequence[str]) -> list[Each]:
         """Tasks in groups with equally many classes, whose heads are served together."""
         groups: dict[int, list[str]] = {}
         for task in tasks:
-            groups.setdefault(len(self.ledger[task].labels), []).append(task)
+            groups.setdefault(len(state.tasks[task].labels), []).append(task)
         return [Each(group) for group in groups.values()]
 
-    def over_past(self, groups: Sequence[Each], terms: Iterable[Loss]) -> Loss:
+    def mean_over_past(self, groups: Sequence[Each], terms: Iterable[Loss]) -> Loss:
         """1/|past| Σ_τ of a loss, from its means over each of the groups."""
         total = sum(map(len, groups))
         return weighted(*((len(group) / total, term) for group, term in zip(groups, terms)))
 
-    def distilled(self, groups: Sequence[Each], outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Loss:
+    def distillation_loss(self, groups: Sequence[Each], outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Loss:
         """weight / |past| · Σ_τ cross-entropy between softened outputs before and now, on the new inputs."""
         terms = (distillation(now, then, temperature=self.settings.temperature) for now, then in zip(outputs, targets))
-        return weighted((self.settings.distill, self.over_past(groups, terms)))
+        return weighted((self.settings.distill, self.mean_over_past(groups, terms)))
 
-    def teacher(self, groups: Sequence[Each], data: Examples) -> Callable[[Batch], list[Tensor]]:
-        """The softened outputs of the past tasks' heads on each batch of the new task, by the network as it is now.
+    def teacher(self, before: Network, groups: Sequence[Each], data: Examples) -> Callable[[Batch], list[Tensor]]:
+        """The softened outputs of the past tasks' heads on each batch of the new task, by the network before it.
 
         Without augmentation an example's outputs are always the same: all are computed once, in advance.
         """
-        before, temperature = self.main, self.settings.temperature
+        temperature = self.settings.temperature
         if self.settings.augment != "none":
-
-            def watch(batch: Batch) -> list[Tensor]:
-                with torch.no_grad():
-                    return [softened(h, temperature) for h in before.logits(*((group, batch.x) for group in groups))]
-
-            return watch
+            return lambda batch: [
+                softened(h, temperature) for h in before.logits(*((group, batch.x) for group in groups))
+            ]
         tables = [torch.stack([before.evaluate(before.heads[t], data.x) for t in group], 1) for group in groups]
         lookers = [look_up(softened(table, temperature), self.device) for table in tables]
         return lambda batch: [look(batch) for look in lookers]

@@ -1,18 +1,12 @@
-"""The training loop: examples, batches of all replicas, and gradient descent on a loss that a method writes down."""
+"""Examples, and batches of them for all replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
-
-from clpu.errors import Diverged
-from clpu.losses import Loss
-from clpu.networks.descent import Descent
-from clpu.networks.network import Network
 
 
 @dataclass(frozen=True)
@@ -99,33 +93,3 @@ class Batches:
                 yield Batch(self.augment(some_x), some_y, index, step, start)
                 step += 1
                 start += index.shape[1]
-
-
-Step = TypeVar("Step", covariant=True)
-
-
-class Steps(Protocol[Step]):
-    """Anything with a length to go through: `Batches`, or `range(n)` where no new data come in."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Step]: ...
-
-
-def fit(
-    network: Network,
-    steps: Steps[Step],
-    loss: Callable[[Network, Step], Loss | Tensor],
-    descent: Descent,
-    progress: Callable[[int, int], None] | None = None,
-) -> Network:
-    """Descend once for each step on `loss(network, step)`, in a copy; the network given is left as it is."""
-    total = len(steps)
-    learner = network.trainable(descent)
-    for done, step in enumerate(steps, 1):
-        learner.descend(loss(learner, step))
-        if progress is not None:
-            progress(done, total)
-    trained = learner.settled()
-    if not trained.is_finite():
-        raise Diverged(f"training ended in NaN or infinity after {total} steps; try a lower lr than {descent.lr}")
-    return trained

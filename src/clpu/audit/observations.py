@@ -1,4 +1,4 @@
-"""What an auditor sees of a group of runs after a forget, and how: outputs, features, and what relearning shows."""
+"""What an auditor observes of a group of runs after a forget request: outputs, features, and what relearning shows."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from torch import Tensor
 
 from clpu.agent import Agent
 from clpu.bench.pieces import TaskData
-from clpu.inputs import describe
-from clpu.losses import Loss, cross_entropy
-from clpu.methods import Method
-from clpu.networks.descent import Descent
-from clpu.networks.network import Network
-from clpu.randomness import generators
-from clpu.training import Batch, Batches, Examples, fit
+from clpu.learning.batches import Batch, Batches, Examples
+from clpu.learning.losses import Loss, cross_entropy
+from clpu.learning.randomness import generators
+from clpu.networks.fit import fit
+from clpu.networks.learner import Descent, Trainee
 
 Array = NDArray[np.float32]
 
 #: The name under which a later task is learned to see whether a forgotten one comes back.
-LATER = "a later task"
+LATER_TASK = "a later task"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is looked at: test images, training examples attacked, and the steps and stops of relearning."""
+    """How much is observed: test images, training examples attacked, and the steps and stops of relearning."""
 
     images: int
     members: int
@@ -46,14 +44,14 @@ class Sizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Observed:
+class Observations:
     """One group of K runs, about one forgotten task.
 
     outputs     (K, images, classes)         log-probabilities on the task's test images
-    others      (K, images, classes · alive) log-probabilities of the tasks alive on the same images, or no columns
+    others      (K, images, columns)         log-probabilities for the active tasks on the same images, if any
     features    (K, images, features)        what the network that answers for the task makes of these images
     confidence  (K, members)                 log p/(1-p) of the right class on the task's training examples
-    accuracy    (K,)                         on the test images, right after the forget
+    accuracy    (K,)                         on the test images, right after the forget request
     relearning  (K, stops + 1)               test accuracy while the task is learned again by plain SGD
     relapse     (K,)                         test accuracy after another task was learned
     """
@@ -70,19 +68,21 @@ class Observed:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @staticmethod
-    def joined(parts: Sequence[Observed]) -> Observed:
+    def joined(parts: Sequence[Observations]) -> Observations:
         """Groups of runs as one group."""
-        return Observed(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Observed)})
+        return Observations(
+            **{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Observations)}
+        )
 
 
-def observe(agent: Agent, task: TaskData, sizes: Sizes) -> Observed:
+def observe(agent: Agent, task: TaskData, sizes: Sizes) -> Observations:
     """All but the relapse, which is seen after another task was learned; the agent stays as it is."""
     classes = len(task.classes)
     images, labels = task.test_x[: sizes.images], task.test_y[: sizes.images]
     outputs = agent.logits(task.name, images, classes)
     others = [F.log_softmax(agent.logits(other, images), -1) for other in agent.tasks]
     members = agent.logits(task.name, task.train_x[: sizes.members], classes)
-    return Observed(
+    return Observations(
         outputs=_array(F.log_softmax(outputs, -1)),
         others=_array(torch.cat(others, -1) if others else outputs[..., :0]),
         features=_array(features(agent, task.name, images)),
@@ -96,7 +96,7 @@ def observe(agent: Agent, task: TaskData, sizes: Sizes) -> Observed:
 def positions(task: TaskData, labels: Tensor) -> Tensor:
     """Labels as columns of the outputs.
 
-    Labels that do not occur among the task's classes would be found at some other place: the data are checked before.
+    Labels that do not occur among the task's classes would be found at a wrong place: the data are checked before.
     """
     return torch.searchsorted(torch.tensor(task.classes), labels.cpu().long())
 
@@ -115,21 +115,13 @@ def confidence(logits: Tensor, classes: Tensor) -> Tensor:
     return right - rest
 
 
-def answering(agent: Agent, task: TaskData | str, x: Tensor) -> tuple[Method, Network]:
-    """The network that answers for a task, known or not, and the method that has it."""
-    method = agent._method
-    if method.state.inputs is None:  # nothing is learned: the fresh network for such inputs
-        method = agent.copy()._method
-        method.state.inputs = describe(x)
-    return method, method.network_of(task if isinstance(task, str) else task.name)
-
-
 @torch.no_grad()
 def features(agent: Agent, task: str, x: Tensor) -> Tensor:
     """What the body of the network that answers for a task makes of inputs: (K, n, features)."""
-    method, network = answering(agent, task, x)
-    floats = network.pixels(x.to(method.device))
-    return network.body.forward(floats.expand(network.body.replicas, *floats.shape))
+    network = agent.network(task, x)
+    if network is None:  # a method without a network has nothing to look into
+        return torch.zeros(len(agent.seeds), len(x), 0)
+    return network.features(x.to(network.body_device))
 
 
 def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
@@ -138,22 +130,27 @@ def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
     The auditor's own training, not the method's: the same steps for every method, from whatever the network has.
     A head that was kept is part of that.
     """
-    method, network = answering(agent, task, task.train_x)
-    if task.name not in network.heads or network.heads[task.name].weight.shape[-1] != len(task.classes):
-        network = method.with_fresh_head(network, task.name, len(task.classes))
-    settings, device = method.settings, method.device
+    network = agent.network(task.name, task.train_x)
+    if network is None:
+        return torch.zeros(len(agent.seeds), len(sizes.marks()))
+    if task.name not in network.heads or network.heads[task.name].outputs != len(task.classes):
+        network = agent.new_method().with_fresh_head(network, task.name, len(task.classes))
+    settings, device = agent.settings, network.body_device
     data = Examples(task.train_x.to(device), positions(task, task.train_y).to(device), task.classes)
-    batches = Batches(data, sizes.steps, settings.batch_size, generators(agent.seeds, task.name, "audit"))
+    batch_size = settings.get("batch_size", 32)
+    batches = Batches(data, sizes.steps, batch_size, generators(agent.seeds, task.name, "audit"))
     images, labels = task.test_x[: sizes.images].to(device), positions(task, task.test_y[: sizes.images])
 
-    def loss(net: Network, batch: Batch) -> Loss:
+    def loss(net: Trainee, batch: Batch) -> Loss:
         return cross_entropy(net.logits((task.name, batch.x))[0], batch.y)
 
     steps, curve, marks = iter(batches), [], sizes.marks()
     for done, until in zip([0, *marks], marks):
         if until > done:
             descent = Descent(
-                settings.lr, settings.weight_decay, sources=generators(agent.seeds, task.name, f"audit {done}")
+                settings.get("lr", 0.01),
+                settings.get("weight_decay", 0.0),
+                generators=generators(agent.seeds, task.name, f"audit {done}"),
             )
             network = fit(network, [next(steps) for _ in range(until - done)], loss, descent)
         curve.append(_right(network.evaluate(network.heads[task.name], images), labels))

@@ -1,4 +1,4 @@
-"""Learning that methods have in common is done once, and nobody can tell."""
+"""Training that methods have in common is done once, and nobody can tell."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from clpu import Agent
-from clpu.bench.pieces import share
-from clpu.methods import METHODS, Method, base
-from clpu.testing import TINY, go_on, make_task
+from clpu.bench import shared_training
+from clpu.bench.pieces import SharedFolder
+from clpu.bench.shared_training import sharing
+from clpu.methods import METHODS, Method
+from clpu.state import Leaf
+from clpu.testing import TINY, continue_stream, make_task
 
 STREAM = "1R 2T 3T 4R 2R 3F 5T 5F"
 
 
 class Recorder:
-    """A place for shared learning that counts what it is asked for."""
+    """A place for shared training that counts what it is asked for."""
 
     def __init__(self):
         self.kept, self.hits, self.puts = {}, 0, 0
@@ -30,17 +33,21 @@ class Recorder:
         self.kept[key] = {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def played(method, shared=None, **settings):
-    agent = Agent(method, seeds=[3, 4], **{**TINY, **settings})
-    agent._method.shared = shared
-    return go_on(agent, STREAM)
+def agent_of(method, place=None, network="mlp", **settings):
+    """An agent whose method takes training from a place, and leaves its own there."""
+    chosen = METHODS[method] if isinstance(method, str) else method
+    return Agent(chosen if place is None else sharing(chosen, place), network, **settings)
 
 
-def test_every_method_ends_in_the_same_bits_with_shared_learning_and_without():
+def trained(method, place=None, **settings):
+    return continue_stream(agent_of(method, place, seeds=[3, 4], **{**TINY, **settings}), STREAM)
+
+
+def test_every_method_ends_in_the_same_bits_with_shared_training_and_without():
     shared, hits = Recorder(), {}
     for method in sorted(METHODS, key=lambda name: "clpu" not in name):
         before = shared.hits
-        assert played(method, shared).digest() == played(method).digest(), method
+        assert trained(method, shared).digest() == trained(method).digest(), method
         hits[method] = shared.hits - before
     # The first task is the same for all but two, CLPU's first temporary task is Seq's second, and Ind's temporary
     # tasks are those of CLPU from scratch. The main networks of both forms of CLPU are the same until the merge.
@@ -51,28 +58,26 @@ def test_every_method_ends_in_the_same_bits_with_shared_learning_and_without():
 @pytest.mark.parametrize(
     "change", [{"lr": 0.02}, {"epochs": 3}, {"batch_size": 7}, {"weight_decay": 0.1}, {"hidden": (12, 9)}]
 )
-def test_other_settings_are_other_learning(change):
+def test_different_settings_are_different_training(change):
     shared = Recorder()
-    played("seq", shared)
+    trained("seq", shared)
     before = shared.puts
-    assert played("seq", shared, **change).digest() == played("seq", **change).digest()
+    assert trained("seq", shared, **change).digest() == trained("seq", **change).digest()
     assert not shared.hits
     assert shared.puts == 2 * before
 
 
-def test_other_seeds_other_memories_and_other_data_are_other_learning():
+def test_different_seeds_memories_and_data_are_different_training():
     shared = Recorder()
     settings = {**TINY, "memory": 20}
 
     def learned(seeds, memory, examples, shared):
-        agent = Agent("er", seeds=seeds, **{**settings, "memory": memory})
-        agent._method.shared = shared
+        agent = agent_of("er", shared, seeds=seeds, **{**settings, "memory": memory})
         agent.learn("1", *make_task("1", examples))
         return agent.digest()
 
     def other(shared):
-        agent = Agent("er", seeds=[0], **settings)
-        agent._method.shared = shared
+        agent = agent_of("er", shared, seeds=[0], **settings)
         x, y = make_task("1", 48)
         agent.learn("1", -x, y)  # as many, with the same labels
         return agent.digest()
@@ -86,15 +91,13 @@ def test_other_seeds_other_memories_and_other_data_are_other_learning():
     assert shared.hits == 1
 
 
-def test_a_damaged_or_missing_file_only_means_that_learning_is_done_again(tmp_path):
+def test_a_damaged_or_missing_file_only_means_that_training_is_done_again(tmp_path):
     folder = tmp_path / "shared"
 
-    def digest(with_folder=True):
-        agent = Agent("clpu-der++", **TINY)
-        share(agent, folder if with_folder else None)
-        return go_on(agent, "1R 2T").digest()
+    def digest(place=None):
+        return continue_stream(agent_of("clpu-der++", place or SharedFolder(folder), **TINY), "1R 2T").digest()
 
-    expected = digest(False)
+    expected = digest(Recorder())
     assert digest() == expected
     files = sorted(folder.iterdir())
     assert len(files) == 4  # for each of two tasks: with its memory, and without
@@ -112,17 +115,17 @@ def test_a_folder_gives_what_was_put_there_and_says_how_long_it_took(tmp_path, m
     fits = []
     fit = Method.fit
     monkeypatch.setattr(Method, "fit", lambda self, *rest, **named: (fits.append(1), fit(self, *rest, **named))[1])
-    monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=lambda: 7.0 * len(fits)))
-    agents = [Agent("seq", **TINY), Agent("ewc", **TINY)]
-    places = [share(agent, tmp_path) for agent in agents]
+    monkeypatch.setattr(shared_training, "time", SimpleNamespace(perf_counter=lambda: 7.0 * len(fits)))
+    places = [SharedFolder(tmp_path) for _ in range(2)]
+    agents = [agent_of(method, place, **TINY) for method, place in zip(("seq", "ewc"), places)]
     for agent in agents:
-        go_on(agent, "1R")
+        continue_stream(agent, "1R")
     assert len(fits) == 1
     assert [place.seconds for place in places] == [0, 7]
     assert torch.equal(agents[0].logits("1", make_task("1")[0]), agents[1].logits("1", make_task("1")[0]))
 
 
-def test_a_method_with_batches_of_its_own_shares_nothing():
+def test_a_method_with_custom_batches_shares_nothing():
     class Backwards(METHODS["seq"]):
         name = "backwards"
 
@@ -130,42 +133,39 @@ def test_a_method_with_batches_of_its_own_shares_nothing():
             return super().batches(task, data, "another order")
 
     shared = Recorder()
-    played("seq", shared)
+    trained("seq", shared)
     puts = shared.puts
-    assert played(Backwards, shared).digest() == played(Backwards).digest()
+    assert trained(Backwards, shared).digest() == trained(Backwards).digest()
     assert (shared.hits, shared.puts) == (0, puts)
 
 
-def test_progress_is_told_for_learning_that_was_done_before():
+def test_progress_is_reported_for_training_that_was_done_before():
     shared, steps = Recorder(), []
-    played("seq", shared)
-    agent = Agent("seq", seeds=[3, 4], **TINY, progress=lambda p: steps.append((p.phase, p.step, p.steps)))
-    agent._method.shared = shared
+    trained("seq", shared)
+    watch = lambda p: steps.append((p.phase, p.step, p.steps))  # noqa: E731
+    agent = agent_of("seq", shared, seeds=[3, 4], **TINY, progress=watch)
     agent.learn("1", *make_task("1"))
     assert steps == [("learn", 6, 6)]
 
 
-def test_a_resnet_learned_elsewhere_goes_on_with_the_same_bits():
+def test_a_resnet_trained_elsewhere_continues_with_the_same_bits():
     settings = {"width": 8, "epochs": 1, "batch_size": 8, "augment": "crop-flip", "memory": 4}
     images = torch.randint(0, 256, (16, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     shared, digests = Recorder(), {}
     for method in ("er", "clpu-der++", "seq"):
         for place in (shared, None):
             own = {k: v for k, v in settings.items() if k != "memory" or method != "seq"}
-            agent = Agent(method, "resnet18", seeds=[0, 1], mean=(0.5,) * 3, std=(0.2,) * 3, **own)
-            agent._method.shared = place
-            go_on(agent, "1R 2T 3R", lambda task: (images, torch.arange(16) % 2))
+            agent = agent_of(method, place, "resnet18", seeds=[0, 1], mean=(0.5,) * 3, std=(0.2,) * 3, **own)
+            continue_stream(agent, "1R 2T 3R", lambda task: (images, torch.arange(16) % 2))
             digests[method, place is None] = agent.digest()
         assert digests[method, True] == digests[method, False], method
     assert shared.hits == 3  # the first task twice, and Seq's second
 
 
-@pytest.mark.parametrize("change", [{"alpha": 3.0}, {"beta": 0.1}, {"rehearsed": 4}, {"logits": "final"}])
-def test_other_settings_are_another_rehearsal(change):
+@pytest.mark.parametrize("change", [{"alpha": 3.0}, {"beta": 0.1}, {"replay_batch_size": 4}, {"logits": "final"}])
+def test_different_settings_are_a_different_replay(change):
     def learned(shared, method, **settings):
-        agent = Agent(method, seeds=[3], **{**TINY, **settings})
-        agent._method.shared = shared
-        return go_on(agent, "1R 2R").digest()
+        return continue_stream(agent_of(method, shared, seeds=[3], **{**TINY, **settings}), "1R 2R").digest()
 
     shared = Recorder()
     learned(shared, "clpu-der++")
@@ -175,14 +175,16 @@ def test_other_settings_are_another_rehearsal(change):
     assert shared.hits == 3  # the first task
 
 
-def test_other_memories_are_another_rehearsal():
+def test_different_memories_are_a_different_replay():
     def learned(shared, changed):
-        agent = Agent("clpu-der++", seeds=[3], **TINY)
-        agent._method.shared = shared
+        agent = agent_of("clpu-der++", shared, seeds=[3], **TINY)
         agent.learn("1", *make_task("1"))
         if changed:
-            memory = agent._method.memories["1"]
-            agent._method.memories["1"] = replace(memory, logits=memory.logits + 1)
+            state = agent.state()
+            tensors = state.tasks["1"].own.tensors
+            own = Leaf({**tensors, "memory/logits": tensors["memory/logits"] + 1})
+            state = state.with_task("1", replace(state.tasks["1"], own=own))
+            agent = Agent.from_state(state, method=type(agent.new_method()))
         agent.learn("2", *make_task("2"))
         return agent.digest()
 
@@ -191,15 +193,13 @@ def test_other_memories_are_another_rehearsal():
     assert learned(shared, True) == learned(None, True) != learned(None, False)
 
 
-def test_a_method_of_ones_own_that_is_a_little_different_takes_no_rehearsal_of_ours():
+def test_a_custom_method_that_is_a_little_different_takes_no_replay_of_ours():
     class Louder(METHODS["clpu-der++"]):
-        def replayed(self, sample, outputs):
-            return 2 * super().replayed(sample, outputs)
+        def replay_loss(self, sample, outputs):
+            return 2 * super().replay_loss(sample, outputs)
 
     def learned(shared, method):
-        agent = Agent(method, seeds=[3], **TINY)
-        agent._method.shared = shared
-        return go_on(agent, "1R 2R").digest()
+        return continue_stream(agent_of(method, shared, seeds=[3], **TINY), "1R 2R").digest()
 
     shared = Recorder()
     learned(shared, "clpu-der++")

@@ -1,4 +1,4 @@
-"""Streams of tasks: what each kind does to the images, and what its randomness depends on."""
+"""Benchmarks: what each kind does to the images, and what its randomness depends on."""
 
 import hashlib
 import math
@@ -14,9 +14,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import clpu.data
-from clpu.data import STREAMS, load, tasks
-from clpu.data.errors import NotHere, UnknownStream
-from clpu.data.streams import _rotation, rotation_angle
+from clpu.data import BENCHMARKS, load, tasks
+from clpu.data.benchmarks import _rotation, rotation_angle
+from clpu.data.errors import NotCached, UnknownBenchmark
 from clpu.errors import BadSetting, Error
 
 
@@ -70,16 +70,16 @@ def test_permutations_are_uniform_over_where_a_pixel_goes() -> None:
     assert ((seen - expected) ** 2 / expected).sum() < 63 + 5 * math.sqrt(2 * 63)
 
 
-@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
-def test_more_tasks_leave_the_earlier_ones_as_they_are(stream: str) -> None:
-    for one, other in zip(tasks(stream, tasks=2), tasks(stream, tasks=7), strict=False):
+@pytest.mark.parametrize("benchmark", ["perm-digits", "rot-digits"])
+def test_more_tasks_leave_the_earlier_ones_as_they_are(benchmark: str) -> None:
+    for one, other in zip(tasks(benchmark, tasks=2), tasks(benchmark, tasks=7), strict=False):
         assert (one.name, one.detail) == (other.name, other.detail)
         np.testing.assert_array_equal(one.train.x, other.train.x)
 
 
-@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
-def test_the_same_seed_gives_the_same_stream_and_another_seed_another(stream: str) -> None:
-    first, same, other = (tasks(stream, seed=seed) for seed in (5, 5, 6))
+@pytest.mark.parametrize("benchmark", ["perm-digits", "rot-digits"])
+def test_the_same_seed_gives_the_same_tasks_and_a_different_seed_different_ones(benchmark: str) -> None:
+    first, same, other = (tasks(benchmark, seed=seed) for seed in (5, 5, 6))
     for one, two, three in zip(first, same, other, strict=True):
         np.testing.assert_array_equal(one.train.x, two.train.x)
         assert one.name == three.name
@@ -87,56 +87,58 @@ def test_the_same_seed_gives_the_same_stream_and_another_seed_another(stream: st
     assert any((one.train.x != three.train.x).any() for one, three in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("stream", ["perm-digits", "rot-digits"])
-def test_streams_do_not_hear_the_global_generators(stream: str) -> None:
+@pytest.mark.parametrize("benchmark", ["perm-digits", "rot-digits"])
+def test_benchmarks_ignore_the_global_generators(benchmark: str) -> None:
     np.random.seed(1)
-    first = tasks(stream)
+    first = tasks(benchmark)
     np.random.seed(2)
-    for one, two in zip(first, tasks(stream), strict=True):
+    for one, two in zip(first, tasks(benchmark), strict=True):
         np.testing.assert_array_equal(one.train.x, two.train.x)
 
 
-def test_streams_stay_the_same_over_versions() -> None:
+def test_benchmarks_stay_the_same_across_versions() -> None:
     angles = [round(rotation_angle("rot-mnist", 0, number), 6) for number in range(1, 6)]
     assert angles == [6.92284, 16.37428, 20.854329, 27.703642, 43.307335]
     order = np.argsort(tasks("perm-digits", tasks=1)[0].train.x.reshape(-1, 64).sum(0), kind="stable")
     assert order[-5:].tolist() == [3, 53, 10, 29, 38]
 
 
-def test_a_split_stream_divides_the_classes_and_keeps_every_image_in_order() -> None:
+def test_a_split_benchmark_divides_the_classes_and_keeps_every_image_in_order() -> None:
     digits = load("digits")
-    stream = tasks("split-digits")
-    assert [task.name for task in stream] == ["1", "2", "3", "4", "5"]
+    made = tasks("split-digits")
+    assert [task.name for task in made] == ["1", "2", "3", "4", "5"]
     for split in ("train", "test"):
         original = getattr(digits, split)
-        for task in stream:
+        for task in made:
             ours = getattr(task, split)
             wanted = np.isin(original.y, task.classes)
             np.testing.assert_array_equal(ours.x, original.x[wanted])
             np.testing.assert_array_equal(ours.y, original.y[wanted])
-    assert sum(len(task.train) for task in stream) == len(digits.train)
+    assert sum(len(task.train) for task in made) == len(digits.train)
     assert [task.classes for task in tasks("split-digits", tasks=2)] == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
 
 
 @pytest.mark.parametrize(
-    ("stream", "count"), [("split-digits", 3), ("split-digits", 10), ("rot-digits", 21), ("perm-digits", 0)]
+    ("benchmark", "count"), [("split-digits", 3), ("split-digits", 10), ("rot-digits", 21), ("perm-digits", 0)]
 )
-def test_a_number_of_tasks_that_cannot_be_is_refused(stream: str, count: int) -> None:
+def test_an_impossible_number_of_tasks_is_refused(benchmark: str, count: int) -> None:
     with pytest.raises(BadSetting, match=str(count)):
-        tasks(stream, tasks=count)
+        tasks(benchmark, tasks=count)
 
 
-def test_an_unknown_stream_is_told_the_known_ones() -> None:
-    with pytest.raises(UnknownStream, match=r"no stream 'spin-mnist'; known: .*rot-mnist.*split-cifar100"):
+def test_an_unknown_benchmark_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(
+        UnknownBenchmark, match=r"there is no benchmark 'spin-mnist'; known: .*rot-mnist.*split-cifar100"
+    ):
         tasks("spin-mnist")
-    assert issubclass(UnknownStream, Error)
+    assert issubclass(UnknownBenchmark, Error)
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("stream", [stream for stream in STREAMS if not stream.endswith("digits")])
-def test_a_stream_over_data_that_are_not_here_names_the_command_that_gets_them(stream: str) -> None:
-    with pytest.raises(NotHere, match=f"clpu data get {stream.partition('-')[2]}"):
-        tasks(stream)
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if not name.endswith("digits")])
+def test_a_benchmark_on_data_that_are_not_cached_names_the_command_that_downloads_them(benchmark: str) -> None:
+    with pytest.raises(NotCached, match=f"clpu data get {benchmark.partition('-')[2]}"):
+        tasks(benchmark)
 
 
 def test_the_package_offers_what_it_promises() -> None:
@@ -169,7 +171,7 @@ def test_the_shipped_file_is_the_one_whose_source_and_licence_are_stated() -> No
     assert "CC BY 4.0" in stated
 
 
-def test_the_default_stream_needs_no_optional_package() -> None:
+def test_the_default_benchmark_needs_no_optional_package() -> None:
     code = """
 import sys
 for name in ("PIL", "sklearn", "scipy", "ray"):

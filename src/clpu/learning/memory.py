@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from clpu.losses import Loss, weighted
-from clpu.randomness import rand
-from clpu.training import Augment, Batch, Batches, unchanged
+from clpu.learning.batches import Augment, Batch, Batches, unchanged
+from clpu.learning.losses import Loss, weighted
+from clpu.learning.randomness import rand
 
 #: For how many steps rehearsal draws its numbers in one go.
 STEPS_AT_ONCE = 64

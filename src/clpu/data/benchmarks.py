@@ -1,7 +1,7 @@
-"""Streams of tasks over the data sets: permuted, rotated or split.
+"""The benchmarks: data sets turned into tasks by permuting, rotating or splitting them.
 
-What is random about a stream comes from (stream, seed, task) alone: not from the agents' seeds, and not from
-how many tasks are asked for.
+The randomness of a benchmark depends on (benchmark, seed, task) alone: not on the agents' seeds, and not on the number
+of tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clpu.data.catalog import STREAMS
-from clpu.data.errors import UnknownStream
+from clpu.data.catalog import BENCHMARKS
+from clpu.data.errors import UnknownBenchmark
 from clpu.data.loading import Dataset, Split, load
 from clpu.errors import BadSetting
 
@@ -29,7 +29,7 @@ _STEP = 9.0  # degrees between the rotations of neighbouring tasks
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task of a stream: its name, its data, the labels that occur, and what makes it special."""
+    """One task of a benchmark: its name, its data, its labels, and how it was derived."""
 
     name: str
     train: Split
@@ -40,63 +40,63 @@ class Task:
     std: tuple[float, ...] | None = None
 
 
-def tasks(stream: str, *, tasks: int = 5, seed: int = 0, root: str | Path | None = None) -> list[Task]:
-    """The tasks of a stream, named "1", "2", …; labels are those of the data set.
+def tasks(benchmark: str, *, tasks: int = 5, seed: int = 0, root: str | Path | None = None) -> list[Task]:
+    """Return the tasks of a benchmark, named "1", "2", …; labels are those of the data set.
 
     `perm-…`: the pixels of task k are permuted, uniformly. `rot-…`: task k is rotated by an angle drawn from
     [(k-1)·9°, k·9°), nearest neighbour, at most 20 tasks. `split-…`: the classes, in order, are divided
-    evenly over the tasks; nothing about it is random.
+    evenly among the tasks; nothing is random.
 
     >>> [task.classes for task in tasks("split-digits")]
     [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
     """
-    if stream not in STREAMS:
-        raise UnknownStream(f"no stream {stream!r}; known: {', '.join(STREAMS)}")
+    if benchmark not in BENCHMARKS:
+        raise UnknownBenchmark(f"there is no benchmark {benchmark!r}; known: {', '.join(BENCHMARKS)}")
     if tasks < 1:
-        raise BadSetting(f"a stream has at least one task, {tasks} were asked for")
-    kind, _, name = stream.partition("-")
+        raise BadSetting(f"a benchmark has at least one task, got {tasks}")
+    kind, _, name = benchmark.partition("-")
     dataset = load(name, root=root)
-    return _KINDS[kind](dataset, stream, tasks, seed)
+    return _KINDS[kind](dataset, benchmark, tasks, seed)
 
 
-def _permuted(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+def _permuted(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task]:
     pixels = int(np.prod(dataset.train.x.shape[1:]))
     made = []
     for number in range(1, count + 1):
-        # The order of independent 64-bit numbers is a uniform permutation, and the bits of PCG64 never change
-        # between versions of NumPy, which `Generator.permutation` does not promise.
-        order = np.argsort(_bits(stream, seed, number).random_raw(pixels), kind="stable")
+        # The order of independent 64-bit numbers is a uniform permutation. The bits of PCG64 never change between
+        # versions of NumPy; `Generator.permutation` gives no such guarantee.
+        order = np.argsort(_bits(benchmark, seed, number).random_raw(pixels), kind="stable")
         made.append(_gathered(dataset, number, order, None, "pixels permuted"))
     return made
 
 
-def _rotated(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+def _rotated(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task]:
     if count > _ROTATIONS:
-        raise BadSetting(f"{stream} has at most {_ROTATIONS} tasks (angles below 180°), {count} were asked for")
+        raise BadSetting(f"{benchmark} has at most {_ROTATIONS} tasks (angles below 180°), got {count}")
     height, width = dataset.train.x.shape[1:]
     made = []
     for number in range(1, count + 1):
-        angle = rotation_angle(stream, seed, number)
+        angle = rotation_angle(benchmark, seed, number)
         order, outside = _rotation(height, width, angle)
         made.append(_gathered(dataset, number, order, outside, f"rotated by {angle:.2f}°"))
     return made
 
 
-def rotation_angle(stream: str, seed: int, number: int) -> float:
-    """The angle of a rotated stream's task, in degrees, counted from 1.
+def rotation_angle(benchmark: str, seed: int, number: int) -> float:
+    """Return the angle in degrees of a rotated benchmark's task; `number` counts from 1.
 
     >>> 9 <= rotation_angle("rot-mnist", 0, 2) < 18
     True
     """
-    unit = int(_bits(stream, seed, number).random_raw() >> 11) * 2.0**-53
+    unit = int(_bits(benchmark, seed, number).random_raw() >> 11) * 2.0**-53
     return (number - 1 + unit) * _STEP
 
 
 def _rotation(height: int, width: int, angle: float) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """For each pixel of the rotated image, the pixel that it shows, and whether it shows none.
+    """Return, for each pixel of the rotated image, its source pixel, and whether it has none.
 
-    Counter-clockwise about the centre, nearest neighbour, in fixed-point arithmetic with 16 fractional bits: bit by
-    bit what Pillow's `Image.rotate` does, without needing Pillow.
+    Counter-clockwise around the centre, nearest neighbour, in fixed-point arithmetic with 16 fractional bits:
+    bit-identical to Pillow's `Image.rotate`, without requiring Pillow.
     """
     cos, sin = round(math.cos(-math.radians(angle)), 15), round(math.sin(-math.radians(angle)), 15)
     left = -cos * (width / 2) - sin * (height / 2) + width / 2
@@ -132,11 +132,11 @@ def _gathered(
     )
 
 
-def _split(dataset: Dataset, stream: str, count: int, seed: int) -> list[Task]:
+def _split(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task]:
     if dataset.classes % count or dataset.classes // count < 2:
         possible = [n for n in range(1, dataset.classes // 2 + 1) if dataset.classes % n == 0]
         raise BadSetting(
-            f"{stream} divides {dataset.classes} classes evenly, at least two a task; asked for: {count}"
+            f"{benchmark} divides {dataset.classes} classes evenly, at least two per task; got {count}"
             f" tasks, possible: {', '.join(map(str, possible))}"
         )
     each = dataset.classes // count
@@ -164,8 +164,8 @@ def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
     return array
 
 
-def _bits(stream: str, seed: int, number: int) -> np.random.PCG64:
-    key = hashlib.sha256(f"clpu stream\n{stream}\n{seed}\n{number}".encode()).digest()
+def _bits(benchmark: str, seed: int, number: int) -> np.random.PCG64:
+    key = hashlib.sha256(f"clpu stream\n{benchmark}\n{seed}\n{number}".encode()).digest()
     return np.random.PCG64(np.random.SeedSequence(int.from_bytes(key, "little")))
 
 

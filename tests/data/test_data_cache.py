@@ -1,4 +1,4 @@
-"""The cache: whole or not there, verified, memory-mapped, and unharmed by whatever goes wrong."""
+"""The cache: complete or absent, verified, memory-mapped, and unharmed by any failure."""
 
 import errno
 import hashlib
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import tiny
 
-from clpu.data import fetch, loading, store
-from clpu.data.errors import CacheFailed, DamagedFile, NotHere, UnknownDataset, WrongChecksum
+from clpu.data import cache_files, fetch, loading
+from clpu.data.errors import CacheFailed, DamagedFile, NotCached, UnknownDataset, WrongChecksum
 
 GREY = tiny.describe(tiny.GREY)
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file below a folder with its checksum, locks aside."""
+    """Every file below a folder with its checksum, excluding locks."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
@@ -55,16 +55,16 @@ def test_loading_allocates_next_to_nothing_whatever_the_size(cache: Path) -> Non
     }
     checksums = {part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in arrays.items()}
     entry = dataclasses.replace(GREY, image=(28, 28), counts=(20_000, 10), checksums=checksums)
-    store.put(entry, arrays, "a test")
+    cache_files.put(entry, arrays, "a test")
     tracemalloc.start()
-    store.read(entry)
+    cache_files.read(entry)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < entry.bytes / 50
 
 
-def test_what_is_not_in_the_cache_is_told_with_the_command_that_gets_it(cache: Path) -> None:
-    with pytest.raises(NotHere, match="clpu data get tiny-grey"):
+def test_a_data_set_that_is_not_cached_is_reported_with_the_command_that_downloads_it(cache: Path) -> None:
+    with pytest.raises(NotCached, match="clpu data get tiny-grey"):
         loading.load(tiny.GREY)
     with pytest.raises(UnknownDataset, match="known: mnist, fashion, cifar10, cifar100, digits"):
         loading.load("imagenet")
@@ -104,23 +104,23 @@ def test_a_changed_byte_that_kept_the_files_time_is_noticed_by_a_recheck_and_rem
     os.utime(victim, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(WrongChecksum, match=r"removed from the cache: .*test_x\.npy"):
         fetch.recheck(tiny.GREY)
-    with pytest.raises(NotHere):
+    with pytest.raises(NotCached):
         loading.load(tiny.GREY)
 
 
-def test_a_file_of_another_shape_is_refused(stored: Path) -> None:
+def test_a_file_of_a_different_shape_is_refused(stored: Path) -> None:
     np.save(stored / "test_y.npy", np.zeros(5, np.int64))
-    with pytest.raises(DamagedFile, match=r"test_y\.npy holds int64 \(5,\), expected int64 \(6,\)"):
+    with pytest.raises(DamagedFile, match=r"test_y\.npy contains int64 \(5,\), expected int64 \(6,\)"):
         loading.load(tiny.GREY)
 
 
-def test_a_file_that_holds_python_objects_is_refused(stored: Path) -> None:
+def test_a_file_that_contains_python_objects_is_refused(stored: Path) -> None:
     np.save(stored / "test_y.npy", np.array([object()] * 6), allow_pickle=True)
     with pytest.raises(DamagedFile, match=r"test_y\.npy"):
         loading.load(tiny.GREY)
 
 
-def test_getting_what_is_here_writes_nothing_so_a_cache_may_be_read_only(stored: Path) -> None:
+def test_getting_what_is_cached_writes_nothing_so_a_cache_may_be_read_only(stored: Path) -> None:
     (stored.parent / f".{tiny.GREY}.lock").unlink()
     before = {path: path.stat().st_mtime_ns for path in (stored.parent, *stored.parent.rglob("*"))}
     assert fetch.get(tiny.GREY).already
@@ -131,8 +131,8 @@ def test_a_copied_cache_is_verified_once_and_then_trusted(stored: Path, monkeypa
     for path in stored.iterdir():
         os.utime(path, ns=(1, 1))
     checks = []
-    real = store.check
-    monkeypatch.setattr(store, "check", lambda *given: (checks.append(1), real(*given)))
+    real = cache_files.check
+    monkeypatch.setattr(cache_files, "check", lambda *given: (checks.append(1), real(*given)))
     loading.load(tiny.GREY)
     loading.load(tiny.GREY)
     assert len(checks) == 1
@@ -143,7 +143,7 @@ def test_arrays_with_a_wrong_checksum_are_refused_and_leave_the_stored_ones(stor
     wrong = tiny.arrays(tiny.GREY)
     wrong["train_y"][0] ^= 1
     with pytest.raises(WrongChecksum, match=r"somewhere: train_y of tiny-grey"):
-        store.put(GREY, wrong, "somewhere")
+        cache_files.put(GREY, wrong, "somewhere")
     assert contents(stored.parent) == {f"tiny-grey/{name}": value for name, value in before.items()}
 
 
@@ -156,7 +156,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(cache: Path, or
     assert not leftover.exists()
 
 
-def test_a_full_disk_is_told_and_leaves_the_cache_as_it_was(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_cache_as_it_was(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(stored.parent)
 
     def full(_: int) -> None:
@@ -164,7 +164,7 @@ def test_a_full_disk_is_told_and_leaves_the_cache_as_it_was(stored: Path, monkey
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CacheFailed, match=r"tiny-grey: No space left on device; .*CLPU_CACHE"):
-        store.put(GREY, tiny.arrays(tiny.GREY), "somewhere")
+        cache_files.put(GREY, tiny.arrays(tiny.GREY), "somewhere")
     assert contents(stored.parent) == before
 
 
@@ -205,7 +205,7 @@ def forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_cache_without_permission_is_told_by_path(cache: Path, originals: Path, forbidden: Path) -> None:
+def test_a_cache_without_permission_is_reported_with_its_path(cache: Path, originals: Path, forbidden: Path) -> None:
     tiny.write(originals, tiny.GREY, "idx")
     with pytest.raises(CacheFailed, match=r"forbidden/data: Permission denied; .*CLPU_CACHE"):
         fetch.get(tiny.GREY, folder=originals, root=forbidden, offline=True)

@@ -1,0 +1,39 @@
+"""One of each: canonical JSON, SHA-256, the hash of a tensor's bits, and the atomic write of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def canonical(value: Any) -> str:
+    """JSON in one form only: equal values give equal text.
+
+    >>> canonical({"b": 1, "a": [True, None]})
+    '{"a":[true,null],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def sha256(data: bytes | bytearray | memoryview | str) -> str:
+    """SHA-256 of bytes, or of text in UTF-8, in hexadecimal."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def write_atomically(path: Path, content: bytes, durable: bool = True) -> Path:
+    """Write a file so that it has either its old content or the new one, whatever is interrupted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,1 @@
+"""Training: batches, losses, memories, random numbers, and the loop."""

@@ -1,0 +1,81 @@
+"""Checking a saved state: every leaf holds what the method declares, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from clpu.errors import BadState
+from clpu.state.leaf import Leaf, Spec
+from clpu.state.tree import State, Task
+
+#: What a leaf may hold: types and shapes by name. `*` in a name stands for any text without `/`; a `?` at the end of a
+#: name says that the tensor need not be there.
+Schema = Mapping[str, Spec | tuple[Spec, ...]]
+
+
+class Declaring(Protocol):
+    """A method, as far as it says what its leaves hold."""
+
+    def shared_schema(self, state: State) -> Schema: ...
+    def task_schema(self, state: State, task: Task) -> Schema: ...
+    def people_schema(self, state: State, task: Task) -> Schema: ...
+    def check(self, state: State) -> None: ...
+
+
+def check_state(method: Declaring, state: State) -> None:
+    """Refuse a state that such a method cannot have made."""
+    check_facts(state)
+    for name, task in state.tasks.items():
+        _check_leaf(f"task {name!r}", task.own, method.task_schema(state, task))
+        for people, leaf in task.people.items():
+            _check_leaf(f"task {name!r}, people {people}", leaf, method.people_schema(state, task))
+    _check_leaf("what tasks share", state.shared, method.shared_schema(state) if state.shared else {})
+    method.check(state)
+
+
+def check_facts(state: State) -> None:
+    """Refuse facts that no method can have written; needs neither torch nor the method."""
+    for name, task in state.tasks.items():
+        _check_facts(name, task.facts)
+
+
+def _check_facts(name: str, facts: Mapping[str, Any]) -> None:
+    labels, steps = facts.get("labels"), facts.get("steps", 0)
+    if not isinstance(facts.get("inputs"), dict):
+        raise BadState(f"task {name!r} does not say what its inputs look like")
+    if not isinstance(labels, list) or not labels:
+        raise BadState(f"task {name!r} has no list of labels")
+    if any(type(label) is not int or abs(label) >= 2**63 for label in labels) or labels != sorted(set(labels)):
+        raise BadState(f"task {name!r} has labels that are not ascending integers")
+    if type(steps) is not int or not 0 <= steps < 2**53:
+        raise BadState(f"task {name!r} was learned in {steps!r:.40} steps")
+
+
+def _check_leaf(what: str, leaf: Leaf | None, schema: Schema) -> None:
+    specs = {} if leaf is None else leaf.specs
+    known = {name.removesuffix("?"): spec if isinstance(spec, tuple) else (spec,) for name, spec in schema.items()}
+    patterns = {name: _pattern(name) for name in known if "*" in name}
+    for name, spec in specs.items():
+        declared = name if name in known else next((n for n, p in patterns.items() if p.fullmatch(name)), None)
+        allowed = None if declared is None else known[declared]
+        if allowed is None:
+            raise BadState(f"{what}: unexpected tensor {name!r:.100}")
+        if not any(one.admits(spec) for one in allowed):
+            raise BadState(f"{what}: {name!r:.100} must be {' or '.join(map(str, allowed))}, got {spec}")
+    for name in schema:
+        found = any(map(patterns[name].fullmatch, specs)) if name in patterns else name in specs
+        if not name.endswith("?") and not found:
+            raise BadState(f"{what}: tensor {name!r:.100} is missing")
+    if leaf is not None:
+        for name, tensor in leaf.tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise BadState(f"{what}: {name!r:.100} holds NaN or infinity")
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile("[^/]+".join(map(re.escape, name.split("*"))))
+
+
+__all__ = ["Spec", "check_facts", "check_state"]
