@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from clpu.report import curves, names
+from clpu.report import curves
 from clpu.report.summary import summarise
 from clpu.report.svg import Canvas
 from clpu.results import read_run
@@ -49,9 +49,9 @@ def draw() -> str:
     for i, method in enumerate(METHODS):
         left = 16 + i * (PANEL[0] + 28)
         known = sum(item.accuracy.mean() for item in rows[method].forgotten) / len(rows[method].forgotten)
-        canvas.text(left + 44, 26, names.method(method), "title")
+        canvas.text(left + 44, 26, rows[method].label, "title")
         canvas.text(left + 44, 45, f"accuracy on forgotten tasks: {known:.0%}", "axis-name")
-        panel = str(curves.accuracy_panel(run.results[method], chance))
+        panel = str(curves.accuracy_panel(run.results[method], rows[method].label, chance))
         place = f'<svg x="{left}" y="{TOP}" width="{PANEL[0]}" height="{PANEL[1]}" '
         canvas.parts.append(panel.replace("<svg ", place, 1))
     _key(canvas, run.results[METHODS[0]].tasks)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import clpu
 from clpu.data import tasks
 from clpu.metrics import jsd_matrix
-from clpu.networks.descent import Linear
+from clpu.networks.linear import Linear
 
 LR, WEIGHT_DECAY, STEPS = 0.01, 0.0005, 18_750
 #: The counterfactual 1R 2T 4R 2R, and for how many tasks' learning each head is idle after its own.
@@ -32,16 +32,15 @@ def tensors(part: object) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main(method: str = "seq", stream: str = "perm-mnist") -> None:
-    torch.set_num_threads(1)
     data = {task.name: task for task in tasks(stream, tasks=5)}
     agent = clpu.Agent(method, seeds=range(1000, 1005))
     for name in LEARNED:
         agent.learn(name, *tensors(data[name].train))
-    network = agent._method.main
+    network = agent.new_method().read(agent.state()).main
     for shrunk in (False, True):
         distances = {}
         for name, task in data.items():
-            head = network.heads.get(name) or agent._method.with_fresh_head(network, name, 10).heads[name]
+            head = network.heads.get(name) or agent.new_method().with_fresh_head(network, name, 10).heads[name]
             factor = (1 - LR * WEIGHT_DECAY) ** (STEPS * IDLE[name]) if shrunk else 1.0
             outputs = network.evaluate(Linear(head.weight * factor, head.bias * factor), tensors(task.test)[0])
             pairs = jsd_matrix(F.log_softmax(outputs, -1).numpy())

@@ -18,11 +18,11 @@ from torch import Tensor
 
 import clpu
 from clpu.data import tasks
+from clpu.learning.batches import Examples
 from clpu.methods.lsf import LSF
+from clpu.methods.networks import Knowledge
 from clpu.metrics import accuracy_and_forgetting
-from clpu.networks.descent import Linear
-from clpu.networks.network import Network
-from clpu.training import Examples
+from clpu.networks.linear import Linear
 
 TASKS, CLASSES = "12345", 10
 
@@ -33,8 +33,8 @@ class AllOutputs(LSF):
     name = "lsf-all-outputs"
     every_head = False
 
-    def consolidate(self, task: str, network: Network, data: Examples) -> None:
-        whole = network
+    def consolidate(self, known: Knowledge, task: str, data: Examples) -> None:
+        whole = network = known.main
         for other in TASKS:
             if other not in network.heads:
                 whole = self.with_fresh_head(whole, other, CLASSES)
@@ -42,10 +42,10 @@ class AllOutputs(LSF):
         joint = Linear(torch.cat([h.weight for h in parts], 2), torch.cat([h.bias for h in parts], 2))
         whole = whole.with_head("all", joint)
         first = CLASSES * TASKS.index(task)
-        kept = self.extras.setdefault(task, {})
+        kept = known.extras.setdefault(task, {})
         fisher, y = whole.fisher("all", data.x, data.y + first), data.y + first
         kept |= {f"fisher/{name}": value for name, value in fisher.items()}
-        kept |= {f"anchor/{name}": value for name, value in network.body.parameters().items()}
+        kept |= {f"anchor/{name}": value for name, value in network.body.tensors.items()}
         of_heads = whole.head_fisher("all", data.x, y)
         for number, other in enumerate(TASKS):
             if other != task and not self.every_head:
@@ -68,7 +68,6 @@ def tensors(part: object, images: int) -> tuple[Tensor, Tensor]:
 
 
 def main(stream: str = "perm-mnist", images: str = "60000", only: str = "") -> None:
-    torch.set_num_threads(1)
     data = {task.name: task for task in tasks(stream, tasks=5)}
     for method in (LSF, AllOutputs, AllHeads):
         if only not in ("", method.name):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from clpu.report.names import UPPER_BOUND, number
-from clpu.report.summary import Figure, Row, summarise
+from clpu.report.formatting import number
+from clpu.report.summary import Estimate, Row, summarise
 from clpu.report.tables import profile
 from clpu.results import read_run
 
@@ -37,8 +37,8 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
-def spread(figure: Figure) -> str:
-    return f"{number(figure.value)} ± {number(figure.spread)}"
+def spread(estimate: Estimate) -> str:
+    return f"{number(estimate.value)} ± {number(estimate.spread)}"
 
 
 def within(row: Row, key: str) -> bool:
@@ -53,7 +53,7 @@ def learning(folder: str) -> str:
         cells = [row.label]
         for key in ("acc", "fm"):
             printed = f"{number(row.paper[key])} ± {number(row.paper[f'{key}_std'])}"
-            cells += [printed, spread(row.figures[key]), number(row.difference(key), sign=True)]
+            cells += [printed, spread(row.metrics[key]), number(row.difference(key), sign=True)]
         if scale == "paper":
             cells.append("yes" if within(row, "acc") and within(row, "fm") else "no")
         body.append(cells)
@@ -66,8 +66,8 @@ def privacy(folder: str) -> str:
     body = []
     for row in rows(folder):
         cells = [row.label]
-        cells += [number(row.figures[key].value, 3) for key in ("ijsd", "ajsd")]
-        cells += [number(row.figures[key].value) for key in ("js_ratio", "irr")]
+        cells += [number(row.metrics[key].value, 3) for key in ("ijsd", "ajsd")]
+        cells += [number(row.metrics[key].value) for key in ("js_ratio", "irr")]
         cells += [
             f"{number(row.paper[key])} / {number(row.published[key].value)}"
             for key in ("ijsd", "ajsd", "js_ratio", "irr")
@@ -85,9 +85,9 @@ def ablation(text: str) -> str:
         for variant in variants.split(", "):
             folder, _, name = variant.partition("=")
             [row] = [row for row in rows(folder) if row.method == method]
-            figures = [number(row.figures[key].value) for key in ("js_ratio", "irr")]
-            distances = [number(row.figures[key].value, 3) for key in ("ijsd", "ajsd")]
-            body.append([row.label, name, spread(row.figures["acc"]), spread(row.figures["fm"]), *distances, *figures])
+            figures = [number(row.metrics[key].value) for key in ("js_ratio", "irr")]
+            distances = [number(row.metrics[key].value, 3) for key in ("ijsd", "ajsd")]
+            body.append([row.label, name, spread(row.metrics["acc"]), spread(row.metrics["fm"]), *distances, *figures])
     return table(["method", "variant", "ACC", "FM", "IJSD", "AJSD", "JS-ratio", "IRR"], body)
 
 
@@ -95,8 +95,8 @@ def order(folders: str) -> str:
     """The methods by ACC, in the paper and in each run, and how far the two orders agree (Spearman), Ind aside."""
     body = []
     for folder in folders.split(", "):
-        rivals = [row for row in rows(folder) if row.method != UPPER_BOUND]
-        ours, printed = [row.figures["acc"].value for row in rivals], [row.paper["acc"] for row in rivals]
+        rivals = [row for row in rows(folder) if not row.about.upper_bound]
+        ours, printed = [row.metrics["acc"].value for row in rivals], [row.paper["acc"] for row in rivals]
         orders = [
             " > ".join(row.label for _, row in sorted(zip(values, rivals), key=lambda pair: -pair[0]))
             for values in (printed, ours)

@@ -16,6 +16,7 @@ from storekit import clone, follow, handle, picture
 
 import clpu
 from clpu.io import sha256
+from clpu.state import State, Task
 from clpu.store import open as open_store
 from clpu.store import verify
 from clpu.store.contents import task_bytes, unseal_task
@@ -319,25 +320,27 @@ def test_absurd_facts_with_right_checksums(hostile: Path, what: str, where: str)
             open_store(hostile, read_only=read_only).close()
 
 
+#: States in place of a task's own file, each with something wrong.
+WRONG_FILES: dict[str, Callable[[str, Task], State]] = {
+    "an entry in about": lambda name, task: State({"note": "secret"}).with_task(name, task),
+    "a shared leaf": lambda name, task: State({}, task.own).with_task(name, task),
+    "a second task": lambda name, task: State({}).with_task(name, task).with_task("another", task),
+    "no task": lambda name, task: State({}),
+    "the other status": lambda name, task: State({}).with_task(
+        name, replace(task, status="R" if task.status == "T" else "T")
+    ),
+    "a task of the store": lambda name, task: State({}).with_task("2", task),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_FILES)
 @pytest.mark.parametrize("where", ["remembered", "temporary"])
-def test_a_tasks_file_holds_that_task_and_nothing_else(hostile: Path, where: str) -> None:
+def test_a_tasks_file_holds_that_task_and_nothing_else(hostile: Path, where: str, what: str) -> None:
     with open_store(hostile, read_only=True) as agent:
         name, task = next((n, t) for n, t in agent.state().tasks.items() if t.status == where[0].upper())
-    alone = State({}).with_task(name, task)
-    original = (hostile / "store.json").read_bytes()
-    for content in (
-        State({"note": "secret"}, None, alone.tasks),
-        alone.with_shared(Leaf({"loot": torch.zeros(1)})),
-        alone.with_task("another", task),
-        State({}),
-        State({}).with_task(name, replace(task, status="R" if task.status == "T" else "T")),
-        State({}).with_task("another", task) if where == "remembered" else State({}),
-    ):
-        rewrite(hostile, lambda manifest, content=content: plant(hostile, manifest, where, name, content.to_bytes()))
-        refused(hostile)
-        (hostile / "store.json").write_bytes(original)
-        if where == "temporary":
-            rewrite(hostile, lambda manifest: plant(hostile, manifest, where, name, alone.to_bytes(), like=content))
+    content = WRONG_FILES[what](name, task).to_bytes()
+    rewrite(hostile, lambda manifest: plant(hostile, manifest, where, name, content))
+    refused(hostile)
 
 
 def plant(store: Path, manifest: dict[str, Any], where: str, task: str, content: bytes) -> None:
