@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import pytest
 import torch
@@ -277,7 +278,13 @@ def test_readers_in_two_threads_see_the_state_before_a_request_or_after_it(metho
     for thread in threads:
         thread.start()
     steps = []
-    agent.progress = lambda step: steps.append(len(seen))
+
+    def wait_for_an_answer(step):
+        steps.append(len(seen))
+        while len(seen) == steps[-1] and not errors:
+            time.sleep(0.001)
+
+    agent.progress = wait_for_an_answer
     started.wait(60)
     agent.learn("2", *make_task("2"))
     stop.set()
