@@ -57,11 +57,14 @@ def test_variables_that_choose_instructions_are_recorded(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"fingerprint": "ab" * 32}, f"fingerprint of float32 results: {HERE.fingerprint[:8]} there, abababab now"),
-        ({"threads": 7}, f"threads: {HERE.threads} there, 7 now"),
-        ({"device": "cuda (a card)"}, "device: cpu there, cuda (a card) now"),
-        ({"versions": {**HERE.versions, "torch": "9.9"}}, f"torch: {torch.__version__} there, 9.9 now"),
-        ({"versions": {**HERE.versions, "clpu source": "ab" * 32}}, "there, abababab now"),
+        (
+            {"fingerprint": "ab" * 32},
+            f"fingerprint of float32 results: {HERE.fingerprint[:8]} (existing), abababab (here)",
+        ),
+        ({"threads": 7}, f"threads: {HERE.threads} (existing), 7 (here)"),
+        ({"device": "cuda (a card)"}, "device: cpu (existing), cuda (a card) (here)"),
+        ({"versions": {**HERE.versions, "torch": "9.9"}}, f"torch: {torch.__version__} (existing), 9.9 (here)"),
+        ({"versions": {**HERE.versions, "clpu source": "ab" * 32}}, "(existing), abababab (here)"),
     ],
 )
 def test_what_decides_is_told_when_it_differs(change, says):
@@ -73,8 +76,10 @@ def test_flags_explain_but_do_not_decide():
     other = {**HERE.facts, "CPU capability": "OTHER", "MKL_CBWR": "OTHER"}
     assert differences(HERE, replace(HERE, facts=other)) == []
     told = differences(HERE, replace(HERE, facts=other, fingerprint="ab" * 32))
-    assert f"CPU capability: {HERE.facts['CPU capability']} there, OTHER now" in told
-    assert f"MKL_CBWR: {HERE.facts.get('MKL_CBWR', 'not set')} there, OTHER now" in told  # make test-cpus sets it
+    assert f"CPU capability: {HERE.facts['CPU capability']} (existing), OTHER (here)" in told
+    assert (
+        f"MKL_CBWR: {HERE.facts.get('MKL_CBWR', 'not set')} (existing), OTHER (here)" in told
+    )  # make test-cpus sets it
 
 
 def test_a_record_survives_its_text():

@@ -127,9 +127,13 @@ def differences(there: Machine, here: Machine) -> list[str]:
         return []
     then, now = ({**m.versions, **m.facts, "threads": str(m.threads), "device": m.device} for m in (there, here))
     names = ["threads", "device", *sorted({*there.versions, *here.versions}), *sorted({*there.facts, *here.facts})]
-    found = [f"{n}: {_short(then.get(n))} there, {_short(now.get(n))} now" for n in names if then.get(n) != now.get(n)]
+    found = [
+        f"{n}: {_short(then.get(n))} (existing), {_short(now.get(n))} (here)"
+        for n in names
+        if then.get(n) != now.get(n)
+    ]
     if there.fingerprint != here.fingerprint:
-        prints = f"{there.fingerprint[:8]} there, {here.fingerprint[:8]} now"
+        prints = f"{there.fingerprint[:8]} (existing), {here.fingerprint[:8]} (here)"
         found.append(f"fingerprint of float32 results: {prints}")
     return found
 

@@ -144,7 +144,7 @@ def test_another_method_is_added_to_a_folder_but_another_design_is_refused(tmp_p
     assert list(auditing.read_audit(tmp_path).findings) == ["ind", "seq"]
     with pytest.raises(BadRun, match="different design"):
         auditing.run(planned("seq", design=dataclasses.replace(DESIGN, runs=5)), tmp_path)
-    with pytest.raises(BadRun, match="other settings"):
+    with pytest.raises(BadRun, match="different settings"):
         auditing.run(planned("seq", requests="1R 2T 2F"), tmp_path)
 
 

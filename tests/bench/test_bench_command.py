@@ -38,7 +38,7 @@ def test_progress_is_plain_lines_when_not_a_terminal(called):
     _, shown, _ = called
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "seq actual: done (" in shown.stderr
-    assert "4 of 4 pieces" in shown.stderr
+    assert "4 of 4 jobs" in shown.stderr
 
 
 def test_the_same_command_again_only_reports(called):
@@ -54,7 +54,7 @@ def test_a_changed_setting_is_refused_and_a_failed_piece_sets_the_exit_code(call
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         refused = CliRunner().invoke(app, [*arguments, "--set", "lr=0.3"])
-    assert "seq.lr: 0.1 there, 0.3 now" in refused.stderr
+    assert "seq.lr: 0.1 (existing), 0.3 (requested)" in refused.stderr
     failed = clpu(tmp_path, *arguments, "--set", "seq.lr=1e20", "--quiet")
     assert failed.returncode == 1
     assert "Diverged" in failed.stderr
@@ -67,11 +67,14 @@ def test_another_methods_row_must_have_the_same_settings(called):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         refused = CliRunner().invoke(app, [*others, "--set", "lr=0.3"])
-    assert "seq.lr: 0.1 there, 0.3 now" in refused.stderr
+    assert "seq.lr: 0.1 (existing), 0.3 (requested)" in refused.stderr
 
 
 def test_what_the_system_refuses_is_one_line(tmp_path):
-    for folder, says in (("/dev/null/x", "no folder"), ("/proc/x", "error: No such file or directory: /proc/x")):
+    for folder, says in (
+        ("/dev/null/x", "part of the path is a file"),
+        ("/proc/x", "error: No such file or directory: /proc/x"),
+    ):
         refused = clpu(tmp_path, "bench", "--profile", "smoke", "--methods", "seq", "--out", folder)
         assert refused.returncode == 1
         assert says in refused.stderr
@@ -89,7 +92,7 @@ def test_damaged_results_of_a_method_that_was_not_asked_for_take_no_table_away(c
     assert "clpu-der++.json is damaged" in shown.stderr
     again = clpu(tmp_path, *arguments)
     assert again.returncode == 0, again.stderr
-    assert "The results of clpu-der++ are made again" in again.stderr
+    assert "Recomputing the results of clpu-der++" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_log_gets_a_line_a_piece_and_for_long_pieces_one_now_and_then(clock):
         "er actual: failed",
         "  BadData: no",
     ]
-    assert "1 of 2 pieces" in lines[1]
+    assert "1 of 2 jobs" in lines[1]
     assert "about" in lines[1]
     assert "100 %" in lines[2]
 
@@ -59,7 +59,7 @@ def test_the_last_line_does_not_wonder_how_long_it_takes(clock):
     out = io.StringIO()
     with Display(pieces()[:1], Console(file=out, width=200)) as shown:
         shown(Event("done", "seq--actual--0"))
-    assert "(1 of 1 pieces; 100 %)" in out.getvalue()
+    assert "(1 of 1 jobs; 100 %)" in out.getvalue()
 
 
 def test_quiet_says_nothing(clock):

@@ -89,7 +89,9 @@ def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_pa
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
     before = contents(folder)
-    with pytest.raises(BadRun, match=r"there, abababab now.*choose another --out, or give --mix-machines") as refused:
+    with pytest.raises(
+        BadRun, match=r"\(existing\), abababab \(here\).*choose a different --out, or give --mix-machines"
+    ) as refused:
         run(tiny(), folder)
     assert "\n" not in str(refused.value)
     assert contents(folder) == before
@@ -99,7 +101,9 @@ def test_another_thread_count_or_version_is_refused(folder, monkeypatch):
     here = machine.here
     for change in ({"threads": 3}, {"versions": {**here().versions, "numpy": "0.1"}}):
         monkeypatch.setattr(machine, "here", lambda device, change=change: replace(here(device), **change))
-        with pytest.raises(BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* there, .* now"):
+        with pytest.raises(
+            BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(here\\)"
+        ):
             run(tiny(), folder)
 
 
@@ -126,7 +130,7 @@ def test_a_job_that_is_finished_counts_before_its_method_is(folder, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(("seq",)), folder, listener=stop)
     monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
-    with pytest.raises(BadRun, match="abababab now"):
+    with pytest.raises(BadRun, match=r"abababab \(here\)"):
         run(tiny(("seq",)), folder)
     assert run(tiny(("seq",)), folder, mix=True) == {}
     assert [made.fingerprint == ELSEWHERE for made in read_run(folder).recipe.machines_of("seq")] == [False, True]
@@ -172,7 +176,7 @@ def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
         assert run(tiny(("ind",)), folder, mix=True) == {}
-    with pytest.raises(BadRun, match="abababab there"):
+    with pytest.raises(BadRun, match=r"abababab \(existing\)"):
         run(tiny(), folder)
 
 
@@ -206,7 +210,7 @@ def test_the_result_of_a_worker_that_computes_differently_is_not_used(started, t
     events = []
     failures = run(tiny(("seq",)), tmp_path, listener=events.append, performer=cluster(names[1:]), elsewhere=True)
     assert list(failures) == names[1:]
-    assert "abababab now" in failures[names[1]]
+    assert "abababab (here)" in failures[names[1]]
     assert "--mix-machines" in failures[names[1]]
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done", "failed"]
     assert not read_run(tmp_path).results
@@ -344,7 +348,7 @@ def test_a_bench_is_not_resumed_with_less_of_the_cpu(tmp_path):
     before = contents(folder)
     refused = clpu(tmp_path, *common, "seq,ind", ATEN_CPU_CAPABILITY="default")
     assert refused.returncode == 1
-    assert f"CPU capability: {own} there, DEFAULT now" in refused.stderr
+    assert f"CPU capability: {own} (existing), DEFAULT (here)" in refused.stderr
     assert "fingerprint of float32 results" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert contents(folder) == before

@@ -163,7 +163,7 @@ def test_a_piece_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
 
 
 def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finished):
-    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 there, 0\.2 now"):
+    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 \(existing\), 0\.2 \(requested\)"):
         run(tiny(overrides=["seq.lr=0.2"]), finished)
     with pytest.raises(BadRun, match="requests"):
         run(tiny(requests="1R 2T"), finished)
@@ -174,9 +174,9 @@ def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finis
 def test_another_device_or_other_data_are_refused(finished):
     work = tiny()
     other = replace(work, recipe=replace(work.recipe, machine={**work.recipe.machine, "device": "cpu:0"}))
-    with pytest.raises(BadRun, match="device: cpu there, cpu:0 now"):
+    with pytest.raises(BadRun, match=r"device: cpu \(existing\), cpu:0 \(requested\)"):
         run(other, finished)
-    with pytest.raises(BadRun, match=r"data\.test: 100 there, 50 now\n"):
+    with pytest.raises(BadRun, match=r"data\.test: 100 \(existing\), 50 \(requested\)\n"):
         run(tiny(overrides=["test=50"]), finished)
 
 
@@ -184,7 +184,7 @@ def test_a_further_method_has_the_settings_of_those_that_are_there(finished):
     """Or one table would hold rows of two learning rates."""
     assert methods_in(finished, earlier(finished)) == ["seq", "clpu-der++"]
     chosen = with_settings(profile("rot-digits", "smoke"), ["tasks=3", "lr=0.2"], ["er", "seq"])
-    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 there, 0\.2 now"):
+    with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 \(existing\), 0\.2 \(requested\)"):
         run(plan("rot-digits", chosen, ["er"], "1R 2T 2F", 2, also=["seq"]), finished)
 
 
@@ -196,7 +196,7 @@ def test_what_is_one_methods_own_hinders_no_other(tmp_path):
     assert run(asked("er", [], "er.lr=0.2", "memory=7"), tmp_path) == {}
     assert run(asked("seq", ["er"]), tmp_path) == {}
     assert run(asked("er", ["seq"], "er.lr=0.2", "memory=7"), tmp_path) == {}
-    with pytest.raises(BadRun, match=r"er\.memory: 7 there, 200 now"):
+    with pytest.raises(BadRun, match=r"er\.memory: 7 \(existing\), 200 \(requested\)"):
         run(asked("der++", ["er", "seq"]), tmp_path)
     recipe = read_run(tmp_path).recipe
     assert (recipe.settings["er"]["lr"], recipe.settings["seq"]["lr"]) == (0.2, 0.1)
@@ -204,13 +204,13 @@ def test_what_is_one_methods_own_hinders_no_other(tmp_path):
 
 def test_a_method_that_is_not_known_here_is_asked_for(finished):
     recipe = earlier(finished)
-    with pytest.raises(BadRun, match="'mine', which is not known here; --load"):
+    with pytest.raises(BadRun, match=r"'mine', which is not registered.*--load"):
         methods_in(finished, replace(recipe, methods=("seq", "mine")))
 
 
 def test_a_method_from_another_file_is_another_method(finished, monkeypatch):
     monkeypatch.setitem(plugins.CHECKSUMS, "seq", "ab" * 32)
-    with pytest.raises(BadRun, match=r"version of seq \(SHA-256\): None there"):
+    with pytest.raises(BadRun, match=r"version of seq \(SHA-256\): None \(existing\)"):
         run(tiny(), finished)
 
 
@@ -306,7 +306,7 @@ def test_what_a_kill_leaves_is_cleared(finished, tmp_path):
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file", tmp_path / "file" / "inner"):
-        with pytest.raises(BadRun, match="no folder"):
+        with pytest.raises(BadRun, match="part of the path is a file"):
             run(tiny(), folder)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -332,7 +332,7 @@ def test_a_damaged_piece_is_named(tmp_path):
     save(path, piece, perform(piece, data))
     assert load(path, piece).outputs[1, "1"].shape == (1, 4, 2)
     other = Piece("seq", "actual", "1R", (1,), "mlp", {"hidden": (4,)}, (1,))
-    with pytest.raises(BadRun, match="other work"):
+    with pytest.raises(BadRun, match="a different job"):
         load(path, other)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(BadRun, match="damaged"):

@@ -18,7 +18,7 @@ def add_commands(app: typer.Typer) -> None:
     def bench(
         benchmark: options.Benchmark = "rot-digits",
         methods: options.Methods = None,
-        seeds: Annotated[int, typer.Option(help="Replicas of each method, actual and counterfactual each.")] = 5,
+        seeds: Annotated[int, typer.Option(help="Replicas per method in each group (actual and counterfactual).")] = 5,
         profile: options.Size = "small",
         requests: options.Requests = "clpu-2022",
         out: Annotated[
@@ -38,10 +38,10 @@ def add_commands(app: typer.Typer) -> None:
         mix_machines: options.MixMachines = False,
         quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
     ) -> None:
-        """Run methods × seeds on a stream of tasks and show how they learn and how privately they forget.
+        """Benchmark methods: accuracy, forgetting, and privacy of unlearning.
 
-        Each method runs the requests, and runs of other seeds have the requests that would have been, had the
-        forgotten tasks never been asked for. A run that was stopped goes on with the same command.
+        Each method is trained on the requests and, with different seeds, on their counterfactual (the same requests
+        without the forgotten tasks). Rerun the same command to resume an interrupted run.
         """
         from clpu.bench.command import Where
         from clpu.bench.command import bench as command

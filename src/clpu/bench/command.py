@@ -77,18 +77,18 @@ def bench(
     left = [piece for method in chosen for piece in benchmark.unfinished(plan, folder, method)]
     for method in chosen:
         if reason := benchmark.damage(plan, folder, method):
-            terminal.say(f"The results of {method} are made again: {reason}", error=True)
+            terminal.say(f"Recomputing the results of {method}: {reason}", error=True)
     total = sum(map(len, plan.pieces.values()))
     if not quiet and left:
-        going_on = f"; {total - len(left)} are there already" if len(left) < total else ""
-        work = f"{total} piece{'s' * (total != 1)} of work in {folder}"
-        terminal.say(f"{stream}, {profile}: {work}{going_on}.", error=True)
+        done = f", {total - len(left)} already done" if len(left) < total else ""
+        jobs = f"{total} job{'s' * (total != 1)}{done}"
+        terminal.say(f"{stream} ({profile}): {jobs}. Output folder: {folder}", error=True)
     try:
         with Display(left, terminal.console(error=True), quiet) as display:
             workers, mixing = where.workers or planning.cores(), (where.mix_machines, where.elsewhere)
             failures = benchmark.run(plan, folder, workers, display, where.performer(), *mixing)
     except KeyboardInterrupt:
-        terminal.say(f"Stopped. The same command goes on from here ({folder}).", error=True)
+        terminal.say(f"Interrupted. Run the same command again to resume ({folder}).", error=True)
         return 130
     damaged: dict[str, str] = {}
     run = read_run(folder, damaged)
@@ -100,7 +100,7 @@ def bench(
             terminal.say(f"{duration(run.recipe.seconds or 0)}; wrote {', '.join(map(str, written))}", error=True)
     if failures:
         terminal.say(
-            f"{len(failures)} of {total} pieces failed; the same command tries them again:", "bold red", error=True
+            f"{len(failures)} of {total} jobs failed. Run the same command again to retry them:", "bold red", error=True
         )
         for name, reason in failures.items():
             terminal.say(f"  {name}: {reason.strip().splitlines()[-1]}", error=True)

@@ -77,7 +77,7 @@ class Display:
                 self.bars.remove_task(self.lines.pop(event.piece))
             finished = sum(value >= sum(self.costs[n]) for n, value in self.done.items())
             word = "done" if event.kind == "done" else "failed"
-            self._say(f"{name}: {word} ({finished} of {len(self.pieces)} pieces; {self._how_far()})")
+            self._say(f"{name}: {word} ({finished} of {len(self.pieces)} jobs; {self._how_far()})")
             if event.kind == "failed":
                 self._say(f"  {event.reason.strip()}", "red")
         self.bars.update(self.overall, completed=self.share, note=self.left())

@@ -13,7 +13,9 @@ from clpu.machine import Machine, differences
 from clpu.recipe import Recipe, method_of
 
 #: What to do about a machine that computes differently.
-ADVICE = "choose another --out, or give --mix-machines, which records in the run and its report what computed which row"
+ADVICE = (
+    "choose a different --out, or give --mix-machines, which records in the run and its report what computed which row"
+)
 
 
 @dataclass

@@ -242,5 +242,5 @@ def load(path: Path, piece: Piece) -> Measured:
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise BadRun(f"{path} is damaged: {error!s:.200}") from None
     if not same:
-        raise BadRun(f"{path} is about other work than asked for")
+        raise BadRun(f"{path} belongs to a different job")
     return measured

@@ -60,7 +60,7 @@ def run(
         with FileLock(folder / ".lock", timeout=0):
             return _run(plan, folder, workers, listener, performer, mix, elsewhere)
     except Timeout:
-        raise BadRun(f"another process is working in {folder}; wait for it or choose another --out") from None
+        raise BadRun(f"another process is working in {folder}; wait for it, or choose a different --out") from None
 
 
 def _run(
@@ -137,7 +137,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise BadRun(f"{folder} is no folder, or lies in something that is none; choose another --out") from None
+        raise BadRun(f"cannot create {folder}: part of the path is a file. Choose a different --out.") from None
 
 
 def tidy(scratch: Path, finished: Sequence[Piece] = ()) -> None:
@@ -197,7 +197,10 @@ def methods_in(folder: Path, recipe: Recipe | None) -> list[str]:
     methods = list(recipe.methods) if recipe else []
     for method in methods:
         if method not in METHODS:
-            raise BadRun(f"{folder} holds results of {method!r}, which is not known here; --load the file that has it")
+            raise BadRun(
+                f"{folder} contains results of the method {method!r}, which is not registered. "
+                "Load its file with --load FILE."
+            )
     return methods
 
 
@@ -218,7 +221,7 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
 
     def compare(name: str, then: Any, now: Any) -> None:
         if _plain(then) != _plain(now):
-            differences.append(f"{name}: {then} there, {now} now")
+            differences.append(f"{name}: {then} (existing), {now} (requested)")
 
     for name in ("stream", "requests", "profile", "seeds", "counterfactual_seeds"):
         compare(name, getattr(before, name), getattr(recipe, name))
@@ -242,8 +245,8 @@ def joined(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
     if differences:
         listed = "\n  ".join(differences)
         raise BadRun(
-            f"{folder} holds a run with other settings:\n  {listed}\n"
-            "Give the same settings again, choose another --out, or remove it."
+            f"{folder} contains a run with different settings:\n  {listed}\n"
+            "Use the same settings, choose a different --out, or delete the folder."
         )
     commands = before.command.split(AND)
     return replace(
