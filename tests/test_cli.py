@@ -33,11 +33,11 @@ def test_the_demonstration_shows_accuracies_and_two_equal_digests_and_no_colours
     shown = clpu("demo", "--requests", "1T 2R 1F")
     assert shown.returncode == 0, shown.stderr
     assert "\x1b" not in shown.stdout
-    assert re.search(r"^2R +learn task 2 for good +\d\d\.\d +\d\d\.\d$", shown.stdout, re.M)
+    assert re.search(r"^2R +learn task 2 permanently +\d\d\.\d +\d\d\.\d$", shown.stdout, re.M)
     assert re.search(r"^1F +forget task 1 +· +\d\d\.\d$", shown.stdout, re.M)
     first, second = re.findall(r"^(?:stream|counterfactual) +([0-9a-f]{64})$", shown.stdout, re.M)
     assert first == second
-    assert "Equal, bit by bit" in shown.stdout
+    assert "Identical, bit for bit" in shown.stdout
 
 
 def test_the_demonstration_shows_that_another_method_leaves_a_trace():

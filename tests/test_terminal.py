@@ -130,7 +130,7 @@ def test_fitted_text_can_be_encoded_and_is_unchanged_where_it_could_be(text, enc
         (("report", "{no}"), LITERAL_PATH),
         ((*BENCH, "--out", "{bench}"), LITERAL_PATH),
         ((*AUDIT, "--out", "{audit}"), LITERAL_PATH),
-        (("demo", "--requests", "1T", "--method", "seq"), "learn task 1 for now"),
+        (("demo", "--requests", "1T", "--method", "seq"), "learn task 1 temporarily"),
         (("--help",), "Benchmark methods"),
         (("bench", "--help"), "Benchmark methods"),
         (("status", "a", "b\u202e[/]"), r"(b\u202e[/])"),

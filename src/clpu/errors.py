@@ -20,11 +20,11 @@ class UnknownTask(Error, KeyError):
 
 
 class AlreadyLearned(Error, ValueError):
-    """The task is alive already, so it cannot be learned a second time."""
+    """The task already exists, so it cannot be learned a second time."""
 
 
 class CannotForget(Error, ValueError):
-    """The task was remembered for good (R); only temporary tasks (T) can be forgotten."""
+    """The task is permanent (R), and the agent's method forgets temporary tasks (T) only."""
 
 
 class BadData(Error, ValueError):

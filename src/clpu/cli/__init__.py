@@ -16,7 +16,7 @@ from clpu.options import Load, load_files
 app = typer.Typer(
     name="clpu",
     cls=terminal.Program,
-    help="Continual learning that can forget privately: remember (R), learn for now (T), forget (F).",
+    help="Continual learning that can forget privately: remember (R), learn temporarily (T), forget (F).",
     epilog=terminal.EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,

@@ -17,7 +17,11 @@ from clpu.errors import BadRequest
 from clpu.requests import Instruction, Request, Stream
 
 SETTINGS: dict[str, Any] = {"epochs": 10, "lr": 0.1}
-WORDS = {"learn": "learn task {} for good", "keep": "remember task {} for good", "nothing": "task {} is known already"}
+WORDS = {
+    "learn": "learn task {} permanently",
+    "keep": "make task {} permanent",
+    "nothing": "task {} is permanent already",
+}
 
 
 def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
@@ -29,9 +33,9 @@ def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
     if unknown:
         raise BadRequest(f"the demo has tasks {', '.join(data)}; the stream names {', '.join(unknown)}")
     agent = Agent(method, seed=seed, threads=threads, **SETTINGS)
-    doing = " learns handwritten digits, each task at another angle, and forgets some of them."
+    doing = " learns handwritten digits, each task rotated by a different angle, and forgets some of them."
     console.print(Text.assemble((agent.method, "bold"), doing))
-    kinds = (("for good", "green"), ", ", ("for now", "yellow"))
+    kinds = (("permanent", "green"), ", ", ("temporary", "yellow"))
     console.print(Text.assemble("Accuracy on test images after each request, in percent (", *kinds, "):\n"))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("request", no_wrap=True)
@@ -57,7 +61,7 @@ def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress
     if request.instruction is Instruction.FORGET:
         words = "forget task {}"
     elif known is None:
-        words = WORDS["learn"] if request.instruction is Instruction.REMEMBER else "learn task {} for now"
+        words = WORDS["learn"] if request.instruction is Instruction.REMEMBER else "learn task {} temporarily"
     else:
         words = WORDS["keep"] if known == "T" else WORDS["nothing"]
     if known is None and request.instruction is not Instruction.FORGET:
@@ -94,11 +98,11 @@ def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Tas
     forgotten = [task for task in stream.tasks if task not in counterfactual.tasks]
     names = f"task{'s' * (len(forgotten) != 1)} {' and '.join(forgotten)}" if forgotten else "what was forgotten"
     asked = f"its requests were {counterfactual}" if len(counterfactual) else "it got no requests at all"
-    console.print(f"\nA second agent never heard of {names}: {asked}.")
+    console.print(f"\nA second agent never saw {names}: {asked}.")
     console.print("SHA-256 of all that each has learned:")
     for name, digest in {"stream": agent.digest(), "counterfactual": never.digest()}.items():
         console.print(Text.assemble(f"{name:<16}", (digest, "cyan")), soft_wrap=True)
     if agent.digest() == never.digest():
-        console.print(Text.assemble(("Equal, bit by bit:", "bold green"), f" nothing is left of {names}."))
+        console.print(Text.assemble(("Identical, bit for bit:", "bold green"), f" nothing is left of {names}."))
     else:
         console.print(Text.assemble(("Different:", "bold red"), f" {agent.method} keeps a trace of {names}."))

@@ -22,7 +22,7 @@ PROVES = (
     "The holder of this store's signing key states that the task named here was forgotten at the time given: the key "
     "and the encrypted file of a temporary task, or the unencrypted file of a permanent one, named here by their "
     "SHA-256, were removed from the store, and the agent's digest changed as given.",
-    "If `exact` is true, the method is one whose state after forgetting equals, bit by bit, the state of an agent "
+    "If `exact` is true, the method is one whose state after forgetting equals, bit for bit, the state of an agent "
     "that never learned the task; whoever can rebuild that agent can compare its digest with `digest_after`.",
 )
 DOES_NOT_PROVE = (
