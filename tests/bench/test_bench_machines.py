@@ -338,21 +338,27 @@ def clpu(folder, *arguments, **variables):
     )
 
 
+#: What torch calls a CPU without vector instructions that it uses, in older versions and today.
+LEAST = ("NO AVX", "DEFAULT")
+
+
 def test_a_bench_is_not_resumed_with_less_of_the_cpu(tmp_path):
     common = ("bench", "--profile", "smoke", "--seeds", "2", "--workers", "1", "--quiet", "--methods")
     assert clpu(tmp_path, *common, "seq").returncode == 0
     folder = tmp_path / "runs" / "rot-digits-smoke"
     own = read_run(folder).recipe.machines[0].facts["CPU capability"]
-    if own == "DEFAULT":
+    if own in LEAST:
         pytest.skip("this CPU has no capability beyond the default")
     before = contents(folder)
     refused = clpu(tmp_path, *common, "seq,ind", ATEN_CPU_CAPABILITY="default")
     assert refused.returncode == 1
-    assert f"CPU capability: {own} (existing), DEFAULT (here)" in refused.stderr
+    assert any(f"CPU capability: {own} (existing), {least} (here)" in refused.stderr for least in LEAST)
     assert "fingerprint of float32 results" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert contents(folder) == before
     mixed = clpu(tmp_path, *common, "seq,ind", "--mix-machines", ATEN_CPU_CAPABILITY="default")
     assert mixed.returncode == 0, mixed.stderr
     assert "Computed on different machines" in mixed.stdout
-    assert [made.facts["CPU capability"] for made in read_run(folder).recipe.machines] == [own, "DEFAULT"]
+    first, second = (made.facts["CPU capability"] for made in read_run(folder).recipe.machines)
+    assert first == own
+    assert second in LEAST
