@@ -19,7 +19,7 @@ assert not extra, f"the environment has more than the wheel asks for: {extra}"
 END
 
 try clpu demo
-grep -q "Equal, bit by bit" output
+grep -q "Identical, bit for bit" output
 try clpu bench
 try clpu report runs/rot-digits-small
 try clpu audit --profile smoke --seeds 4 --methods seq,clpu-der++ --store
