@@ -22,7 +22,8 @@ LAYERS = (
     ("networks",),
     ("learning",),
     ("state", "settings", "machine", "terminal"),
-    ("requests", "io", "threads", "jsonfile", "isolation"),
+    ("requests", "threads", "jsonfile", "isolation"),
+    ("io",),
     ("errors",),
 )
 

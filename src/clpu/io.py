@@ -23,7 +23,7 @@ def sha256(data: bytes | bytearray | memoryview | str) -> str:
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
 
 
-def write_atomically(path: Path, content: bytes, durable: bool = True) -> Path:
+def write_atomically(path: Path, content: bytes) -> Path:
     """Write a file so that it has either its old content or the new one, whatever is interrupted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -31,8 +31,7 @@ def write_atomically(path: Path, content: bytes, durable: bool = True) -> Path:
         with part.open("wb") as file:
             file.write(content)
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

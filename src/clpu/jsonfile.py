@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from clpu.errors import BadRun
+from clpu.io import write_atomically
 
 # A hundred times what the largest benchmark writes.
 LARGEST = 64 << 20
@@ -63,23 +62,9 @@ def write(path: Path | str, value: Any) -> Path:
 
 
 def write_text(path: Path | str, text: str) -> Path:
-    """Write a text file, whole or not at all; its folder is made if need be."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        # A path with bytes that are not UTF-8 holds surrogates, which no encoding has.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 would keep a group from reading its results
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path
+    """Write a text file atomically; its folder is created if need be."""
+    # A path with bytes that are not UTF-8 holds surrogates, which no encoding has.
+    return write_atomically(Path(path), text.encode("utf-8", errors="backslashreplace"))
 
 
 def read(path: Path | str) -> Any:

@@ -18,6 +18,7 @@ import torch
 from clpu.bench.engine import Event, Listener, Work, _do, file_of, measure
 from clpu.bench.pieces import Piece, TaskData
 from clpu.errors import BadSetting
+from clpu.io import write_atomically
 from clpu.methods import plugins
 
 #: How often a piece is tried again after its process died.
@@ -91,14 +92,10 @@ def _collect(ray: Any, reference: Any, path: Path) -> str:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     if reason:
         return str(reason)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        half.write_bytes(content)
-        half.replace(path)
+        write_atomically(path, content)
     except OSError as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        half.unlink(missing_ok=True)
     return ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from clpu import machine
 from clpu.agent import Agent, Progress
 from clpu.bench.shared_training import sharing
 from clpu.errors import BadData, BadRun
+from clpu.io import write_atomically
 from clpu.methods import METHODS
 from clpu.requests import Instruction, Request, Stream
 from clpu.state import Leaf, State
@@ -188,17 +188,8 @@ def save(path: Path, piece: Piece, measured: Measured) -> None:
 
 
 def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("wb") as file:
-            file.write(safetensors.numpy.save(arrays, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    """Write a safetensors file atomically."""
+    write_atomically(path, safetensors.numpy.save(arrays, metadata))
 
 
 def is_whole(path: Path, piece: Piece) -> bool:
