@@ -32,7 +32,7 @@ class Keys:
 
     @property
     def identity(self) -> str:
-        """The public half of the signing key; it stands in the store, and binds the key file to it."""
+        """The public half of the signing key; it is stored in the manifest, and binds the key file to the store."""
         return Ed25519PrivateKey.from_private_bytes(self.signing).public_key().public_bytes_raw().hex()
 
     def __repr__(self) -> str:  # never a key in a log
