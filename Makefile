@@ -7,13 +7,13 @@ MINIMUM_PYTHON ?= python3.10
 # One thread a process: the tests run in one process a core.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test lint types unit test-slow test-cpus test-data test-ray bench-speed figures clean
+.PHONY: help demo test lint types unit test-slow test-cpus test-data test-ray fuzz bench-speed figures clean
 .PHONY: test-pythons test-minimum test-wheel dist
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.demo ## an agent learns, remembers and forgets; then nine methods compared; less than a minute
+demo: $(VENV)/.demo ## run the demo, then benchmark every method (about a minute)
 	@$(BIN)/clpu demo
 	@echo
 	@$(BIN)/clpu bench
@@ -32,6 +32,9 @@ unit: $(VENV)/.dev ## pytest
 
 test-slow: $(VENV)/.dev ## the long tests
 	@$(ONE_THREAD) $(BIN)/pytest -q -n auto -m slow
+
+fuzz: $(VENV)/.dev ## damaged inputs for every parser of the store, without end
+	@$(ONE_THREAD) $(BIN)/python tests/store/fuzzing.py
 
 test-cpus: $(VENV)/.dev ## the quick tests once per instruction set that this CPU can pretend to have
 	@$(ONE_THREAD) $(BIN)/python tests/cpus.py
@@ -71,8 +74,9 @@ dist: $(VENV)-dist/.made ## build sdist and wheel in dist/, and check them with 
 	@$(VENV)-dist/bin/python -m build --quiet
 	@$(VENV)-dist/bin/twine check --strict dist/*
 
-figures: $(VENV)/.demo ## redraw docs/demo.svg and the tables of REPRODUCTION.md from the runs in reproduction/
+figures: $(VENV)/.demo ## redraw the figures in docs/ and the tables of REPRODUCTION.md from the runs in reproduction/
 	@$(BIN)/python reproduction/figure.py
+	@$(BIN)/python reproduction/live_study.py draw
 	@$(BIN)/python reproduction/tables.py
 
 $(VENV)/bin/python:

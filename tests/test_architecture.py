@@ -13,18 +13,21 @@ PAGE = ROOT / "docs" / "architecture.md"
 #: From what people call to what everything stands on. A layer imports from those below it only.
 LAYERS = (
     ("cli", "testing"),
-    ("audit",),
-    ("bench",),
+    ("audit", "bench"),
     ("report", "store"),
+    ("results",),
+    ("runs", "export"),
     ("agent", "options"),
-    ("methods", "data", "results", "metrics"),
-    ("inputs", "recipe"),
+    ("methods", "metrics"),
+    ("inputs",),
     ("networks",),
-    ("learning",),
-    ("state", "settings", "machine", "terminal"),
-    ("requests", "threads", "jsonfile", "isolation"),
+    ("bases",),
+    ("learning", "data"),
+    ("state", "settings", "machine", "terminal", "tables"),
+    ("labels",),
+    ("requests", "threads", "jsonfile", "isolation", "scaling", "auto", "holdout"),
     ("io",),
-    ("errors",),
+    ("errors", "outcome"),
 )
 
 

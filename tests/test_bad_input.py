@@ -42,8 +42,14 @@ BAD_DATA = {
     "ragged": ([[1.0], [1.0, 2.0]], [0, 1], "inputs"),
     "complex tensor": (torch.zeros(4, 2, dtype=torch.complex64), Y[:4], "real"),
     "no labels": (X, None, "labels are missing"),
-    "float labels": (X, Y.astype(float), "integers"),
-    "text labels": (X, Y.astype(str), "labels"),
+    "float labels": (X, Y.astype(float), r"y.astype\(int\)"),
+    "measured quantities as labels": (X, Y + 0.5, r"np.digitize"),
+    "missing labels": (X, np.where(Y == 7, np.nan, Y), "leave those rows out"),
+    "labels of two kinds": (X, [*Y[1:].tolist(), "7"], "all integers, all booleans or all text"),
+    "missing text labels": (X, [*Y[1:].astype(str).tolist(), None], "1 of 48 labels are missing"),
+    "labels of bytes": (X, Y.astype("S"), "integers, booleans or text"),
+    "labels that are essays": (X, ["a" * 201] * 24 + ["b"] * 24, "200 characters"),
+    "labels with lone surrogates": (X, ["\ud800"] * 24 + ["b"] * 24, "Unicode"),
     "fewer labels": (X, Y[:-1], r"\(48,\)"),
     "labels as a column": (X, Y[:, None], r"\(48, 1\)"),
     "one class": (X, np.full(48, 7), "two classes"),
@@ -53,7 +59,7 @@ BAD_DATA = {
     "iterable dataset": (Endless(), None, "length"),
     "dataset without labels": (Pairs([X[0], X[1]]), None, "pairs"),
     "dataset of odd shapes": (Pairs([(X[0], 0), (X[1, :3], 1)]), None, "one shape"),
-    "dataset of vector labels": (Pairs([(X[0], [0, 1]), (X[1], [1, 0])]), None, "one integer"),
+    "dataset of vector labels": (Pairs([(X[0], [0, 1]), (X[1], [1, 0])]), None, "one label"),
 }
 
 
@@ -121,6 +127,15 @@ def test_an_unknown_task_has_no_predictions_and_needs_a_number_of_classes():
         agent.logits("1", X, classes=4)
 
 
+def test_messages_name_no_other_tasks_where_that_is_asked_for(monkeypatch):
+    agent = run_stream("1T", "clpu-der++", **TINY)
+    monkeypatch.setenv("CLPU_DISCREET", "1")
+    for attempt in (lambda: agent.predict("2", X), lambda: agent.forget("2"), lambda: agent.keep("2")):
+        with pytest.raises(UnknownTask) as caught:
+            attempt()
+        assert str(caught.value) == "unknown task '2'"
+
+
 class Returns(torch.nn.Module):
     def __init__(self, what):
         super().__init__()
@@ -168,7 +183,7 @@ def test_a_module_that_returns_something_else_is_refused(module, says):
         ({"lr": "fast"}, BadSetting, "must be a number"),
         ({"hidden": ()}, BadSetting, "positive integers"),
         ({"hidden": (3, -1)}, BadSetting, "positive integers"),
-        ({"logits": "now"}, BadSetting, "online, final"),
+        ({"method": "clpu-der++", "logits": "now"}, BadSetting, "online, final"),
         ({"seeds": []}, BadSetting, "one or more"),
         ({"seeds": [1, 1]}, BadSetting, "differ"),
         ({"seeds": 5}, BadSetting, "list"),
@@ -191,7 +206,7 @@ def test_training_that_explodes_is_refused():
     assert agent.digest() == before
     assert agent.tasks == {"1": "R"}
     with pytest.raises(Diverged, match=r"lower lr than 1e\+20"):
-        Agent(lr=1e20, **TINY).learn("1", X, Y)
+        Agent(**{**TINY, "lr": 1e20}).learn("1", X, Y)
 
 
 def test_resnet_wants_images():

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -60,9 +61,11 @@ def audit_rows(audit):
 
 
 @pytest.mark.parametrize("audit", AUDITS)
-def test_the_audit_page_links_each_audit_and_its_table_has_nine_methods(audit):
+def test_the_audit_page_links_each_audit_and_its_table_has_one_row_per_method(audit):
     assert f"(audits/{audit}" in (ROOT / "docs/audit.md").read_text()
-    assert len(audit_rows(audit)) == 2 + 9
+    methods = json.loads((ROOT / f"docs/audits/{audit}/run.json").read_text())["methods"]
+    assert len(audit_rows(audit)) == 2 + len(methods)
+    assert len(methods) >= 9
 
 
 def test_the_table_of_the_audit_page_is_that_of_the_default_audit():

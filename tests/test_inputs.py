@@ -73,7 +73,7 @@ def test_a_population_answers_with_a_replica_axis():
 def test_accuracy_counts_labels_not_columns():
     agent = learned(X, Y, epochs=30, lr=0.1)
     assert agent.accuracy("1", X, Y) > 0.95
-    assert agent.accuracy("1", X, Y // 10) == 0.0
+    assert agent.accuracy("1", X, np.roll(Y, 1)) < 0.05
 
 
 def test_large_inputs_are_predicted_piece_by_piece_like_small_ones():

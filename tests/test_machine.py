@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from clpu import BadRun, machine
+from clpu.jsonfile import decode, dumps
 from clpu.machine import Machine, differences
 
 HERE = machine.here()
@@ -83,7 +84,7 @@ def test_flags_explain_but_do_not_decide():
 
 
 def test_a_record_survives_its_text():
-    assert Machine.from_text(HERE.to_text(), "a file") == HERE
+    assert decode(dumps(HERE), Machine, "a file") == HERE
 
 
 HOSTILE = {
@@ -91,24 +92,24 @@ HOSTILE = {
     "not an object": "[]",
     "nested beyond reason": "[" * 100_000,
     "nothing": "{}",
-    "no fingerprint": json.dumps({**HERE.to_json(), "fingerprint": "yes"}),
-    "threads of text": json.dumps({**HERE.to_json(), "threads": "1"}),
-    "threads that are not a number": json.dumps({**HERE.to_json(), "threads": float("nan")}),
-    "no threads": json.dumps({**HERE.to_json(), "threads": 0}),
-    "markup": json.dumps({**HERE.to_json(), "facts": {"CPU": "<script>"}}),
-    "an escape sequence": json.dumps({**HERE.to_json(), "device": "\x1b[2J"}),
-    "two lines": json.dumps({**HERE.to_json(), "versions": {"torch": "1\n2"}}),
-    "a name with markup": json.dumps({**HERE.to_json(), "versions": {"[red]": "1"}}),
-    "a long text": json.dumps({**HERE.to_json(), "facts": {"CPU": "x" * 201}}),
-    "many entries": json.dumps({**HERE.to_json(), "facts": {f"f{i}": "" for i in range(51)}}),
-    "a number as version": json.dumps({**HERE.to_json(), "versions": {"torch": 2}}),
+    "no fingerprint": json.dumps({**vars(HERE), "fingerprint": "yes"}),
+    "threads of text": json.dumps({**vars(HERE), "threads": "1"}),
+    "threads that are not a number": json.dumps({**vars(HERE), "threads": float("nan")}),
+    "no threads": json.dumps({**vars(HERE), "threads": 0}),
+    "markup": json.dumps({**vars(HERE), "facts": {"CPU": "<script>"}}),
+    "an escape sequence": json.dumps({**vars(HERE), "device": "\x1b[2J"}),
+    "two lines": json.dumps({**vars(HERE), "versions": {"torch": "1\n2"}}),
+    "a name with markup": json.dumps({**vars(HERE), "versions": {"[red]": "1"}}),
+    "a long text": json.dumps({**vars(HERE), "facts": {"CPU": "x" * 201}}),
+    "many entries": json.dumps({**vars(HERE), "facts": {f"f{i}": "" for i in range(51)}}),
+    "a number as version": json.dumps({**vars(HERE), "versions": {"torch": 2}}),
 }
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_is_no_record_is_refused_in_one_line(text):
     with pytest.raises(BadRun) as refused:
-        Machine.from_text(text, "a file")
+        decode(text, Machine, "a file")
     assert str(refused.value).startswith("a file")
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 300

@@ -53,6 +53,12 @@ def test_a_changed_figure_file_would_be_noticed(monkeypatch, tmp_path, capsys):
     assert "reproduction/figure.py" in capsys.readouterr().err
 
 
+def test_the_figures_of_clpu_live_are_drawn_from_their_data(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
+    for name, text in script("live_study").drawings():
+        assert (ROOT / "docs" / f"{name}.svg").read_text(encoding="utf-8") == text, "run live_study.py draw"
+
+
 def test_the_table_in_the_readme_is_an_excerpt_of_the_run():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {row.method: row for row in tables.rows("perm-mnist-paper")}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import clpu
-from clpu import AlreadyLearned, BadRequest, CannotForget, Request, Stream, UnknownTask
+from clpu import AlreadyLearned, BadRequest, CannotForget, Request, Scope, Stream, UnknownTask
 from clpu.requests import Instruction, meaning
 from clpu.testing import TINY, run_stream
 from strategies import streams
@@ -147,3 +147,60 @@ def test_unsuitable_names_are_refused(name):
 def test_a_counterfactual_beyond_the_stream_is_refused(after):
     with pytest.raises(BadRequest, match="8 requests"):
         Stream("clpu-2022").counterfactual(after)
+
+
+names = st.text(st.sampled_from("ab7@=#+, \\'\"äT"), min_size=1, max_size=6).filter(lambda name: name == name.strip())
+labels = st.one_of(st.integers(-(10**18), 10**18), names.filter(lambda name: not name.lstrip("-").isdigit()))
+scopes = st.builds(
+    Scope,
+    person=st.none() | names,
+    labels=st.lists(labels, max_size=2),
+    records=st.lists(names, max_size=2),
+).filter(lambda scope: scope.some_records)
+
+
+@given(names, st.sampled_from("RTA"), st.lists(scopes, max_size=3))
+def test_a_request_that_leaves_records_out_survives_its_text(task, letter, parts):
+    request = Request(task, Instruction(letter), tuple(parts))
+    assert Request.parse(str(request)) == request
+
+
+@given(st.none() | names, scopes)
+def test_a_request_to_forget_records_survives_its_text(task, scope):
+    if task is None and not scope.person:
+        return
+    request = Request(task or "", Instruction.FORGET, (scope,))
+    assert Request.parse(str(request)) == request
+    assert Request.forgetting(request.scope) == request
+
+
+@pytest.mark.parametrize("text", ["@F", "=7F", "#1F", "1@a@bF", "1@a+F", "1+@aF", "1@a+=7F", "@aR", "@aA", "1=F"])
+def test_what_names_no_records_is_refused(text):
+    with pytest.raises(BadRequest):
+        Request.parse(text)
+
+
+def test_people_need_a_method_that_forgets_records():
+    for forgets in ("nothing", "temporary", "tasks"):
+        with pytest.raises(CannotForget, match="learning the task again without them"):
+            meaning(Request.parse("1@annF"), {"1": "T"}, forgets)
+        with pytest.raises(BadRequest, match="cannot add"):
+            meaning(Request.parse("1A"), {"1": "T"}, forgets)
+    assert meaning(Request.parse("@annF"), {"1": "R"}, "records") == "forget"
+    with pytest.raises(UnknownTask):
+        meaning(Request.parse("2@annF"), {"1": "R"}, "records")
+
+
+def test_a_counterfactual_leaves_out_what_was_there_before_the_forget_only():
+    stream = Stream("1R 1A @annF 1A 2T 2=7F 2F 1=7F")
+    assert str(stream.counterfactual(3)) == "1@annR 1@annA"
+    assert str(stream.counterfactual(6)) == "1@annR 1@annA 1A 2=7T"
+    assert str(stream.counterfactual()) == "1@ann+=7R 1@ann+=7A 1=7A"
+
+
+def test_a_scope_covers_records_that_match_all_of_it():
+    scope = Scope("mail", person=17, labels=[1])
+    assert scope.covers(1, ["17"])
+    assert not scope.covers(1, ["18"])
+    assert not scope.covers(2, ["17"])
+    assert not scope.covers(True, ["17"]), "True is a different label"

@@ -20,19 +20,19 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 from clpu import store, terminal
-from clpu.bench.display import Display
-from clpu.bench.engine import Event
-from clpu.bench.pieces import Piece
 from clpu.cli import app
 from clpu.data import cli as data_cli
 from clpu.data.fetch import FetchProgress
 from clpu.methods import METHODS, plugins
-from clpu.store.keys import Keys
+from clpu.runs.display import Display
+from clpu.runs.engine import Event
+from clpu.runs.jobs import Job
 from clpu.store.receipt import Receipt
+from clpu.store.sealing import new_key
 
 ENCODINGS = ("utf-8", "ascii", "latin-1", "cp1252")
 #: A task's name may hold all of this.
-TASK = "[/] [bold]×\u2028–é"
+TASK = "[/] [bold]×–é"
 #: A path may hold this as well: escape sequences, a new line, a bidi override, C1, a byte that is not UTF-8.
 PATH = "p[bold]\x1b[31m\n\x7f\x9b\u202e×\udcff"
 LITERAL_PATH = r"p[bold]\x1b[31m\n\x7f\x9b\u202e"
@@ -62,7 +62,10 @@ def folder(tmp_path_factory):
     np.savez(folder / "data.npz", x=x, y=y)
     with store.create(folder / PATH, **TINY) as agent:
         agent.learn(TASK, x, y, temporary=True)
-    receipt = Receipt.sign(Keys.new(), {"task\x1b[31m": "[/]\u202e×"})
+    with store.create(folder / "other", **TINY) as agent:
+        agent.learn("t", x, y, temporary=True)
+        said = agent.forget_with_receipt("t").statement
+    receipt = Receipt.sign(new_key(), {**said, "reason": "task\x1b[31m: [/]\u202e×"})
     (folder / "receipt.json").write_text(receipt.to_json(), encoding="utf-8")
     (folder / PATH / "stray\x1b[2J\n[b]").touch()
     for name in ("a\x1b[31m[", "b\u2028"):
@@ -158,8 +161,14 @@ def test_a_loaded_methods_name_and_description_are_literal(folder, encoding):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_class_names_and_the_receipts_path_are_literal(folder, tmp_path, encoding):
     call("init", tmp_path / "store", "--epochs", "1", "--set", "hidden=4", "--memory", "4")
+    labels = np.repeat(["fine", "good"], 2)
+    np.savez(tmp_path / "fine.npz", x=np.zeros((4, 2, 2), np.uint8), y=labels)
+    call("learn", tmp_path / "store", "p", "--data", tmp_path / "fine.npz", encoding=encoding)
+    tested = call("status", tmp_path / "store", "--test", f"p={folder / 'images'}", encoding=encoding)
+    assert r"a\x1b[31m[" in shown(tested), "an unseen class is named"
+    assert r"b\u2028" in shown(tested)
     learned = call("learn", tmp_path / "store", "t", "--data", folder / "images", "--temporary", encoding=encoding)
-    assert r"(labels: 0 = a\x1b[31m[, 1 = b\u2028)" in shown(learned)
+    assert "labels" not in shown(learned), "a log would keep them, and a forget does not reach it"
     forgotten = call("forget", tmp_path / "store", "t", "--receipt", tmp_path / PATH, encoding=encoding)
     assert f"the receipt is in {tmp_path}/{LITERAL_PATH}" in shown(forgotten)
 
@@ -203,11 +212,11 @@ def test_progress_bars_are_literal_and_can_be_drawn(monkeypatch, encoding):
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
-    piece = Piece("[/]m\u202e", "actual", "'[/]\u2028x'T", (0, 1), "mlp", {}, (3,))
-    with Display([piece], terminal.console(error=True)) as display:
-        display(Event("step", piece.name, 1, "learn", 50, 100))
+    job = Job("[/]m\u202e", "actual", "'[/]x'T", (0, 1), "mlp", {}, (3,))
+    with Display([job], terminal.console(error=True)) as display:
+        display(Event("step", job.name, 1, "learn", 50, 100))
         display.bars.refresh()
-        display(Event("failed", piece.name, reason="[/] \x1b[2J"))
+        display(Event("failed", job.name, reason="[/] \x1b[2J"))
     with data_cli._shown() as show:
         show(FetchProgress("[/]\x1b[2J", "fetching", 1, 2))
         show(FetchProgress("[/]\x1b[2J", "failed", failed=True))

@@ -24,11 +24,13 @@ from clpu.errors import (
     Diverged,
     Error,
     MissingPackage,
+    NothingHeld,
     StoreFailed,
     StoreLocked,
     UnknownTask,
 )
-from clpu.requests import Instruction, Request, Stream
+from clpu.outcome import Change, Outcome
+from clpu.requests import Instruction, Request, Scope, Stream
 
 if TYPE_CHECKING:
     from clpu.agent import Agent, Progress
@@ -62,13 +64,17 @@ __all__ = [
     "BadState",
     "BadStore",
     "CannotForget",
+    "Change",
     "Diverged",
     "Error",
     "Instruction",
     "Method",
     "MissingPackage",
+    "NothingHeld",
+    "Outcome",
     "Progress",
     "Request",
+    "Scope",
     "StoreFailed",
     "StoreLocked",
     "Stream",

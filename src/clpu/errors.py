@@ -19,12 +19,19 @@ class UnknownTask(Error, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
+class NothingHeld(Error, KeyError):
+    """No such records are held: of that person, with those labels or ids. Never seen and forgotten look alike."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
 class AlreadyLearned(Error, ValueError):
     """The task already exists, so it cannot be learned a second time."""
 
 
 class CannotForget(Error, ValueError):
-    """The task is permanent (R), and the agent's method forgets temporary tasks (T) only."""
+    """The agent's method cannot forget that exactly: a permanent task (R), or single records of a task."""
 
 
 class BadData(Error, ValueError):

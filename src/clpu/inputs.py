@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from clpu.errors import BadData
+from clpu.errors import BadData, BadRequest
+from clpu.labels import classes, read_labels
 from clpu.learning.batches import Examples
 from clpu.networks.blueprint import Inputs
+from clpu.requests import Scope, check_id
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
-def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.device) -> Tensor:
+def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.device, *, wide: bool = False) -> Tensor:
     """Inputs (n, *input): bytes stay bytes (images, taken as 0 to 1 later), all else becomes float32.
 
-    With `tokens` (a user's own module), integers other than bytes stay integers.
+    With `tokens` (a user's own module), integers other than bytes stay integers. With `wide`, numbers become float64,
+    and NaN stands for a missing one: for scaling, which fills it.
     """
-    tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x, "inputs")
+    x = _unloaded(x)
+    tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x)
     if tensor.dim() < 2:
         raise BadData(f"inputs must have shape (examples, …), got {tuple(tensor.shape)}")
     if tensor.numel() == 0:
@@ -33,42 +39,108 @@ def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.dev
             f"each input must have shape {expected.shape}, as the tasks before had, got {tuple(tensor.shape[1:])}"
         )
     if tensor.dtype in _FLOATS:
-        tensor = tensor.to(torch.float32)
+        tensor = tensor.to(torch.float64 if wide else torch.float32)
         # One pass settles the usual case: a sum of finite numbers that is finite has no NaN and no infinity in it.
-        if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
-            bad = int((~tensor.isfinite()).flatten(1).any(1).sum())
-            raise BadData(f"{bad} of {len(tensor)} inputs hold NaN, infinity or numbers too large for float32")
+        if wide or not bool(tensor.sum().isfinite()):
+            _check_finite(tensor, wide)
     elif tensor.dtype != torch.uint8:
-        tensor = tensor.to(torch.int64 if tokens else torch.float32)
+        tensor = tensor.to(torch.int64 if tokens else torch.float64 if wide else torch.float32)
     if expected is not None and tokens and (tensor.dtype == torch.int64) != expected.integer:
         wanted = "integers" if expected.integer else "floats or bytes"
         raise BadData(f"inputs must be {wanted}, as the tasks before had, got {tensor.dtype}")
     return tensor.to(device)
 
 
-def read_labels(y: Any, count: int) -> Tensor:
-    """Labels (n,): any integers."""
-    if y is None:
-        raise BadData("labels are missing: hand in x and y, or a torch Dataset of (x, y) pairs")
-    tensor = _as_tensor(y, "labels")
-    if tensor.dtype not in _INTEGERS:
-        raise BadData(f"labels must be integers, got {tensor.dtype}; convert them with y.astype(int)")
-    if tensor.shape != (count,):
-        raise BadData(f"expected one label per input, shape ({count},), got {tuple(tensor.shape)}")
-    return tensor.to(torch.int64)
+def _check_finite(x: Tensor, missing: bool) -> None:
+    """Refuse infinity and, unless values may be missing, NaN."""
+    usable = x.abs() <= torch.finfo(torch.float32).max
+    usable = usable | x.isnan() if missing else usable
+    bad = int((~usable).flatten(1).any(1).sum())
+    if bad:
+        what = "infinity" if missing else "NaN, infinity"
+        raise BadData(f"{bad} of {len(x)} inputs hold {what} or numbers too large for float32")
 
 
-def read_examples(x: Any, y: Any, expected: Inputs | None, tokens: bool, device: torch.device) -> Examples:
-    """A task's training data, with labels mapped to classes 0, 1, … in ascending order of the label."""
+def read_examples(
+    x: Any,
+    y: Any,
+    expected: Inputs | None,
+    tokens: bool,
+    device: torch.device,
+    *,
+    wide: bool = False,
+    fewest: int = 2,
+) -> Examples:
+    """A task's training data, with labels mapped to classes 0, 1, … in ascending order of the label.
+
+    `fewest` is the number of classes that it must have.
+    """
+    x = _unloaded(x)
     if isinstance(x, Dataset):
         if y is not None:
             raise BadData("hand in either a Dataset of (x, y) pairs or x and y, not both")
         x, y = _from_dataset(x)
-    inputs = read_inputs(x, expected, tokens, device)
-    labels, classes = read_labels(y, len(inputs)).unique(return_inverse=True)
-    if len(labels) < 2:
-        raise BadData(f"a task needs at least two classes, got only label {int(labels[0])}")
-    return Examples(inputs, classes.to(device), tuple(labels.tolist()))
+    inputs = read_inputs(x, expected, tokens, device, wide=wide)
+    if wide and inputs.is_floating_point() and bool(inputs.isnan().all()):
+        raise BadData("every value of every input is missing (NaN)")
+    labels, codes = classes(read_labels(y, len(inputs)))
+    if len(labels) < fewest:
+        raise BadData(f"a task needs at least two classes, got only label {labels[0]!r:.60}")
+    return Examples(inputs, torch.from_numpy(codes).to(device), labels)
+
+
+def read_people(people: Any, count: int) -> tuple[tuple[str, ...], ...]:
+    """Who each record is about, sorted: one id or a list of ids per record; `None` is nobody in particular."""
+    listed = _per_record(people, count, "people")
+    return tuple(_people(one) for one in listed)
+
+
+def _people(one: Any) -> tuple[str, ...]:
+    if one is None:
+        return ()
+    several = isinstance(one, (list, tuple, set, frozenset, np.ndarray)) and getattr(one, "ndim", 1) > 0
+    try:
+        return tuple(sorted({check_id(person) for person in (one if several else [one])}))
+    except BadRequest as error:
+        raise BadData(str(error)) from None
+
+
+def read_ids(records: Any, count: int) -> tuple[str, ...]:
+    """The id of each record; no two are equal."""
+    try:
+        ids = tuple(check_id(one, "a record's id") for one in _per_record(records, count, "records"))
+    except BadRequest as error:
+        raise BadData(str(error)) from None
+    if len(set(ids)) < len(ids):
+        twice = next(one for one, many in Counter(ids).items() if many > 1)
+        raise BadData(f"the record id {twice!r:.60} occurs more than once")
+    return ids
+
+
+def left_in(parts: Sequence[Scope], x: Any, y: Any, people: Any, records: Any) -> tuple[Any, Any, Any, Any]:
+    """Data without the records that some scopes name."""
+    labels = y.tolist() if hasattr(y, "tolist") else list(y)
+    about = [()] * len(labels) if people is None else read_people(people, len(labels))
+    ids = [None] * len(labels) if records is None else read_ids(records, len(labels))
+    rows = zip(labels, about, ids)
+    keep = [i for i, (label, who, one) in enumerate(rows) if not any(p.covers(label, who, one) for p in parts)]
+
+    def kept(values: Any) -> Any:
+        if values is None:
+            return None
+        return values[keep] if hasattr(values, "shape") else [values[i] for i in keep]
+
+    return kept(x), kept(y), kept(people), kept(records)
+
+
+def _per_record(values: Any, count: int, what: str) -> list[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise BadData(f"{what} must be a list with one entry per record, got {type(values).__name__}")
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    if not isinstance(listed, list) or len(listed) != count:
+        found = len(listed) if isinstance(listed, list) else 1
+        raise BadData(f"{what} must have one entry for each of the {count} records, got {found}")
+    return listed
 
 
 def describe(x: Tensor) -> Inputs:
@@ -76,21 +148,26 @@ def describe(x: Tensor) -> Inputs:
     return Inputs(tuple(x.shape[1:]), x.dtype == torch.int64)
 
 
-def _as_tensor(data: Any, what: str) -> Tensor:
+def _unloaded(x: Any) -> Any:
+    """What a `DataLoader` reads from: the agent makes batches of its own, in an order that its seed decides."""
+    return x.dataset if isinstance(x, DataLoader) else x
+
+
+def _as_tensor(data: Any) -> Tensor:
     if isinstance(data, Tensor):
         tensor = data.detach()
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
-            raise BadData(f"{what} must be an ordinary dense tensor, got {tensor.layout} on {tensor.device}")
+            raise BadData(f"inputs must be an ordinary dense tensor, got {tensor.layout} on {tensor.device}")
     elif isinstance(data, np.ma.MaskedArray):
-        raise BadData(f"{what} must have no masked values; fill them first")
+        raise BadData("inputs must have no masked values; fill them first")
     else:
         try:
             array = np.asarray(data)
             if array.dtype.kind not in "fiub":
-                raise BadData(f"{what} must be numbers, got an array of {array.dtype}")
+                raise BadData(f"inputs must be numbers, got an array of {array.dtype}")
             if array.dtype.kind == "u" and array.dtype.itemsize > 1:
                 if array.dtype.itemsize == 8 and array.size and int(array.max()) > np.iinfo(np.int64).max:
-                    raise BadData(f"{what} hold numbers beyond 64 signed bits: {int(array.max())}")
+                    raise BadData(f"inputs hold numbers beyond 64 signed bits: {int(array.max())}")
                 array = array.astype(np.int64)
             array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
             if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -101,9 +178,9 @@ def _as_tensor(data: Any, what: str) -> Tensor:
         except (ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, BadData):
                 raise
-            raise BadData(f"{what} must be a NumPy array or a tensor, got {type(data).__name__}: {error}") from None
+            raise BadData(f"inputs must be a NumPy array or a tensor, got {type(data).__name__}: {error}") from None
     if tensor.dtype not in (*_FLOATS, *_INTEGERS):
-        raise BadData(f"{what} must be real numbers, got {tensor.dtype}")
+        raise BadData(f"inputs must be real numbers, got {tensor.dtype}")
     return tensor
 
 
@@ -115,11 +192,11 @@ def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
     pairs = [dataset[i] for i in range(len(dataset))]
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise BadData(f"the Dataset must give (x, y) pairs, got {type(pairs[0]).__name__}")
-    inputs = [_as_tensor(x, "inputs") for x, _ in pairs]
-    labels = [_as_tensor(y, "labels").reshape(-1) for _, y in pairs]
+    inputs = [_as_tensor(x) for x, _ in pairs]
+    labels = [np.asarray(y).reshape(-1) for _, y in pairs]
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         raise BadData(f"all inputs of the Dataset must have one shape, got {sorted(shapes)[:5]}")
-    if any(label.numel() != 1 for label in labels):
-        raise BadData("the Dataset must give one integer as label of each input")
-    return torch.stack(inputs), torch.cat(labels)
+    if any(label.size != 1 for label in labels):
+        raise BadData("the Dataset must give one label of each input")
+    return torch.stack(inputs), np.concatenate(labels)

@@ -23,16 +23,29 @@ def sha256(data: bytes | bytearray | memoryview | str) -> str:
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> Path:
-    """Write a file so that it has either its old content or the new one, whatever is interrupted."""
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> Path:
+    """Write a file so that it has either its old content or the new one, whatever is interrupted.
+
+    With `private` it is readable by its owner alone, whatever the umask, and durable when this returns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=_private if private else None) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        if private:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(folder)
+            os.close(folder)
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def _private(path: str, flags: int) -> int:
+    fd = os.open(path, flags, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd

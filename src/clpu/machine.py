@@ -17,10 +17,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from clpu.errors import BadRun
-from clpu.jsonfile import Fields
+from msgspec import Meta
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,10 +40,13 @@ VARIABLES = (
 NOT_COMPUTING = ("cli", "report", "store")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,49}")
 # What names and versions are made of, and what neither a terminal nor HTML nor Markdown takes for anything else.
 _LINE = re.compile(r"[A-Za-z0-9 .,:;+()@/#=_-]{0,200}")
-_MOST_ENTRIES, _MOST_THREADS = 50, 1 << 16
+
+Line = Annotated[str, Meta(pattern=rf"^{_LINE.pattern}\Z")]
+Lines = Annotated[
+    Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,49}\Z")], Line], Meta(max_length=50)
+]
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ class Machine:
     capability, environment variables, Python, commit) explain why they do not.
     """
 
-    fingerprint: str
-    threads: int
-    device: str
-    versions: Mapping[str, str]
-    facts: Mapping[str, str]
+    fingerprint: Annotated[str, Meta(pattern=rf"^{_SHA256.pattern}\Z")]
+    threads: Annotated[int, Meta(ge=1, le=1 << 16)]
+    device: Line
+    versions: Lines
+    facts: Lines
 
     @property
     def key(self) -> str:
@@ -77,48 +79,6 @@ class Machine:
         versions = "".join(f", {name} {_short(version)}" for name, version in named)
         where = "" if self.device == "cpu" else f", {self.device}"
         return f"{cpu}, {capability}, {threads}{where}{versions}, fingerprint {self.fingerprint[:8]}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "versions": dict(self.versions), "facts": dict(self.facts)}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Machine:
-        """A record as read from a file, which may come from anywhere; `BadRun` if it is not one."""
-        top = Fields(value, where)
-        if not _SHA256.fullmatch(top.text("fingerprint")):
-            raise BadRun(f"{where}: fingerprint should be a SHA-256, and is {top.text('fingerprint')!r:.40}")
-        if not 1 <= top.integer("threads") <= _MOST_THREADS:
-            raise BadRun(f"{where}: threads should be 1 to {_MOST_THREADS}, and is {top.integer('threads')}")
-        device = _line(top.text("device"), f"{where}: device")
-        versions, facts = _texts(top.fields("versions")), _texts(top.fields("facts"))
-        return cls(top.text("fingerprint"), top.integer("threads"), device, versions, facts)
-
-    def to_text(self) -> str:
-        """As text, for a file's metadata."""
-        return json.dumps(self.to_json(), sort_keys=True)
-
-    @classmethod
-    def from_text(cls, text: str, where: str) -> Machine:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            raise BadRun(f"{where}: the record of the machine is not JSON") from None
-        return cls.from_json(value, where)
-
-
-def _texts(fields: Fields) -> dict[str, str]:
-    if len(fields.value) > _MOST_ENTRIES:
-        raise BadRun(f"{fields.where} has {len(fields.value)} entries; at most {_MOST_ENTRIES} are expected")
-    for name in fields.value:
-        if not _NAME.fullmatch(name):
-            raise BadRun(f"{fields.where} has an entry {name!r:.80}; letters, digits, spaces and . _ - are expected")
-    return {name: _line(fields.text(name), f"{fields.where}: {name}") for name in fields.value}
-
-
-def _line(text: str, where: str) -> str:
-    if not _LINE.fullmatch(text):
-        raise BadRun(f"{where} should be at most 200 letters, digits, spaces and . , : ; + ( ) @ / # = _ - only")
-    return text
 
 
 def differences(there: Machine, here: Machine) -> list[str]:
@@ -262,7 +222,7 @@ def source() -> str:
 
 @functools.cache
 def commit() -> str:
-    """The commit of the checkout that clpu runs from, uncommitted changes aside; empty if it is installed."""
+    """The commit of the checkout that clpu runs from, without uncommitted changes; empty if it is installed."""
     package = Path(__file__).parent
     try:
         git = package.parent.parent / ".git"

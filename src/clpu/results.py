@@ -1,25 +1,26 @@
-"""What a benchmark leaves behind: `run.json`, the recipe, and `results/<method>.json`, what each method did.
+"""The results of a benchmark: `results/METHOD.json`, and a run folder as it is read.
 
-The two files are all that metrics, tables and pages are made from. Both are JSON of one canonical form, written
-whole or not at all, and checked when read: they may come from another machine.
+Recipe and results are all that metrics, tables and pages are made from. They are checked when read: they may come from
+a different machine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, NDArray
 
 from clpu import jsonfile
 from clpu.errors import BadRun, Error
-from clpu.jsonfile import Fields
-from clpu.recipe import DataUsed, Recipe, check_method
+from clpu.jsonfile import Seconds
 from clpu.requests import Instruction, Stream
+from clpu.runs.recipe import DataUsed, Recipe, check_method, read_recipe, result_file
 
 __all__ = [
     "DataUsed",
@@ -28,25 +29,26 @@ __all__ = [
     "Result",
     "Run",
     "alive_after",
-    "read_method",
+    "decode_result",
     "read_recipe",
-    "read_result",
     "read_run",
     "result_path",
     "write_recipe",
     "write_result",
 ]
 
+#: The folder of the results inside that of a run.
+RESULTS = "results"
 # JSD of float32 outputs may exceed its bounds by a rounding error.
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Forget:
-    """One forget: what the actual runs say of every task right after it, beside runs of the counterfactual.
+    """One forget request: the answers of both groups for every task right after it.
 
     `request` counts from 1; `counterfactual_accuracy[task, seed]`; `in_group[task]` is the `jsd_matrix` of the
-    counterfactual runs, `across[task]` that of actual runs (rows) with counterfactual ones (columns).
+    counterfactual replicas, `across[task]` that of actual replicas (rows) with counterfactual ones (columns).
     """
 
     request: int
@@ -75,38 +77,27 @@ class Forget:
         object.__setattr__(self, "in_group", groups["in_group"])
         object.__setattr__(self, "across", groups["across"])
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "in_group": {"tasks": dict(self.in_group)}, "across": {"tasks": dict(self.across)}}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Forget:
-        top = Fields(value, where)
-        return cls(
-            request=top.integer("request"),
-            task=top.text("task"),
-            counterfactual=top.text("counterfactual"),
-            counterfactual_accuracy=top.array("counterfactual_accuracy"),
-            in_group={t: top.fields("in_group").fields("tasks").array(t) for t in _tasks(top, "in_group")},
-            across={t: top.fields("across").fields("tasks").array(t) for t in _tasks(top, "across")},
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one method did in a run: `results/<method>.json`.
+    """What one method did in a run: `results/METHOD.json`.
 
     `accuracy[request, task, seed]` for every task after every request, also unknown ones; `alive[request]` the names
-    of the tasks alive after it; `bytes[request]` what one replica keeps; `seconds[request]` for all replicas.
+    of the tasks active after it; `bytes[request]` the size of one replica; `seconds[request]` for all replicas.
     """
+
+    format: ClassVar[str] = "clpu-result"
 
     method: str
     tasks: tuple[str, ...]
     requests: tuple[str, ...]
     accuracy: NDArray[np.float64]
     alive: tuple[tuple[str, ...], ...]
-    bytes: tuple[int, ...]
-    seconds: tuple[float, ...]
+    bytes: tuple[Annotated[int, Meta(ge=0)], ...]
+    seconds: tuple[Seconds, ...]
     forgets: tuple[Forget, ...]
+    #: Per seed, the accuracy on all active tasks together at the end, when nobody names the task.
+    class_incremental: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = ()
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -123,10 +114,9 @@ class Result:
         if len(set(self.tasks)) != len(self.tasks) or not set(stream.tasks) <= set(self.tasks):
             raise BadRun(f"{where}: the requests name tasks {stream.tasks}, the results have {list(self.tasks)}")
         if [sorted(names) for names in self.alive] != [sorted(names) for names in alive_after(stream)]:
-            raise BadRun(f"{where}: the tasks alive after each request do not follow from the requests {stream}")
-        for name in ("bytes", "seconds"):
-            if len(getattr(self, name)) != len(stream) or min(getattr(self, name), default=0) < 0:
-                raise BadRun(f"{where}: expected {name} for each of {len(stream)} requests, none negative")
+            raise BadRun(f"{where}: the active tasks do not follow from the requests {stream}")
+        if not len(self.bytes) == len(self.seconds) == len(stream):
+            raise BadRun(f"{where}: expected bytes and seconds for each of {len(stream)} requests")
         expected = [(n, stream[n - 1].task, str(stream.counterfactual(n))) for n in stream.forgets]
         if [(f.request, f.task, f.counterfactual) for f in self.forgets] != expected:
             raise BadRun(f"{where}: the forgets do not follow from the requests {stream}; expected {expected}")
@@ -134,32 +124,17 @@ class Result:
             shape = (accuracy.shape[2], forget.counterfactual_accuracy.shape[1])
             for matrices in (forget.in_group, forget.across):
                 if set(matrices) != set(self.tasks) or len(forget.counterfactual_accuracy) != len(self.tasks):
-                    raise BadRun(f"{where}: a forget has figures for {sorted(matrices)} instead of {list(self.tasks)}")
+                    raise BadRun(f"{where}: a forget request has {sorted(matrices)} instead of {list(self.tasks)}")
             if any(matrix.shape != shape for matrix in forget.across.values()):
                 raise BadRun(f"{where}: across-group matrices should have shape {shape}")
+        if len(self.class_incremental) not in (0, accuracy.shape[2]):
+            raise BadRun(f"{where}: class_incremental has {len(self.class_incremental)} of {accuracy.shape[2]} seeds")
         object.__setattr__(self, "accuracy", accuracy)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "forgets": [forget.to_json() for forget in self.forgets]}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Result:
-        top = Fields(value, where)
-        return cls(
-            method=top.text("method"),
-            tasks=tuple(top.texts("tasks")),
-            requests=tuple(top.texts("requests")),
-            accuracy=top.array("accuracy"),
-            alive=tuple(tuple(Fields({"alive": names}, where).texts("alive")) for names in top.items("alive")),
-            bytes=tuple(top.integers("bytes")),
-            seconds=tuple(top.numbers("seconds")),
-            forgets=tuple(Forget.from_json(v, f"{where}: forget {i}") for i, v in enumerate(top.items("forgets"), 1)),
-        )
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder as read: its name, its recipe, and the results that are there, in the recipe's order."""
+    """A run folder as read: its name, its recipe, and the existing results, in the recipe's order."""
 
     name: str
     recipe: Recipe
@@ -172,7 +147,7 @@ class Run:
 
 
 def alive_after(stream: Stream) -> list[list[str]]:
-    """The tasks alive after each request, in the order in which they were learned.
+    """The tasks active after each request, in the order in which they were learned.
 
     >>> alive_after(Stream("1R 2T 2F"))
     [['1'], ['1', '2'], ['1']]
@@ -189,70 +164,53 @@ def alive_after(stream: Stream) -> list[list[str]]:
 
 
 def write_recipe(folder: Path | str, recipe: Recipe) -> Path:
-    """Write `run.json`, whole or not at all."""
-    return jsonfile.write(Path(folder) / "run.json", recipe.to_json())
+    """Write `run.json` atomically."""
+    return jsonfile.write(Path(folder) / "run.json", recipe)
 
 
 def write_result(folder: Path | str, result: Result) -> Path:
-    """Write `results/<method>.json`, whole or not at all."""
-    return jsonfile.write(result_path(folder, result.method), result.to_json())
+    """Write `results/METHOD.json` atomically."""
+    return jsonfile.write(result_path(folder, result.method), result)
 
 
 def result_path(folder: Path | str, method: str) -> Path:
-    """Where a method's results lie in a run folder."""
-    return Path(folder) / "results" / f"{check_method(method)}.json"
+    """The file with a method's results in a run folder."""
+    return result_file(folder, RESULTS, method)
 
 
-def read_recipe(folder: Path | str) -> Recipe:
-    """Read `run.json`, or raise `BadRun`."""
-    path = Path(folder) / "run.json"
-    return Recipe.from_json(jsonfile.read(path), str(path))
-
-
-def read_result(path: Path | str) -> Result:
-    """Read one method's results, or raise `BadRun`."""
-    return Result.from_json(jsonfile.read(path), str(path))
-
-
-def read_run(folder: Path | str, damaged: dict[str, str] | None = None) -> Run:
-    """Read a run folder, finished or not; `BadRun` if a file is damaged, foreign or does not fit the recipe.
-
-    With `damaged`, results that cannot be used count as missing, and the reasons are put there.
-    """
+def read_run(folder: Path | str) -> Run:
+    """Read a run folder, finished or not; `BadRun` if a file is damaged, foreign or does not fit the recipe."""
     folder = Path(folder)
     if not (folder / "run.json").is_file():
-        raise BadRun(f"{str(folder)!r} is no run folder: it has no run.json; `clpu bench --out {folder}` makes one")
+        raise BadRun(
+            f"{str(folder)!r} is not a run folder: it has no run.json; `clpu bench --out {folder}` creates one"
+        )
     recipe = read_recipe(folder)
     results: dict[str, Result] = {}
     for method in recipe.methods:
-        try:
-            result = read_method(folder, recipe, method)
-        except BadRun as error:
-            if damaged is None:
-                raise
-            damaged[method] = str(error)
-            continue
-        if result is not None:
-            results[method] = result
+        path = result_path(folder, method)
+        if path.is_file():
+            try:
+                content = jsonfile.content_of(path)
+            except OSError as error:
+                raise BadRun(f"cannot read {path}: {error.strerror}") from None
+            results[method] = decode_result(content, recipe, method, str(path))
     return Run(folder.resolve().name, recipe, results)
 
 
-def read_method(folder: Path | str, recipe: Recipe, method: str) -> Result | None:
-    """One method's results in a run folder, or None if it has none yet; `BadRun` if they do not fit the recipe."""
-    path = result_path(folder, method)
-    if not path.is_file():
-        return None
+def decode_result(content: bytes, recipe: Recipe, method: str, where: str) -> Result:
+    """A method's results from the content of a file; `BadRun` if they are damaged or do not fit the recipe."""
     try:
-        result = read_result(path)
-        _check_fits(recipe, result, method, str(path))
+        result = jsonfile.decode(content, Result, where)
+        _check_fits(recipe, result, method, where)
     except BadRun as error:
-        raise BadRun(f"{error}; `clpu bench --methods {method}` with the run's settings makes it again") from None
+        raise BadRun(f"{error}; `clpu bench --methods {method}` with the run's settings recomputes it") from None
     return result
 
 
 def _check_fits(recipe: Recipe, result: Result, method: str, where: str) -> None:
     if result.method != method:
-        raise BadRun(f"{where} holds the results of {result.method!r}")
+        raise BadRun(f"{where} contains the results of {result.method!r}")
     if Stream(" ".join(result.requests)) != Stream(recipe.requests):
         raise BadRun(
             f"{where} is about the requests {' '.join(result.requests)!r}, the recipe about {recipe.requests!r}"
@@ -263,7 +221,7 @@ def _check_fits(recipe: Recipe, result: Result, method: str, where: str) -> None
         raise BadRun(f"{where} has {result.accuracy.shape[2]} seeds, the recipe {len(recipe.seeds)}")
     for forget in result.forgets:
         if forget.counterfactual_accuracy.shape[1] != len(recipe.counterfactual_seeds):
-            raise BadRun(f"{where}: a forget has another number of counterfactual seeds than the recipe")
+            raise BadRun(f"{where}: a forget request has a different number of counterfactual seeds than the recipe")
 
 
 def _array(values: ArrayLike, dimensions: int, where: str, *, high: float) -> NDArray[np.float64]:
@@ -272,12 +230,8 @@ def _array(values: ArrayLike, dimensions: int, where: str, *, high: float) -> ND
     except (TypeError, ValueError, OverflowError):
         raise BadRun(f"{where} is not an array of numbers") from None
     if array.ndim != dimensions:
-        raise BadRun(f"{where} should have {dimensions} dimensions, and has {array.ndim}")
+        raise BadRun(f"{where} must have {dimensions} dimensions, and has {array.ndim}")
     if not np.isfinite(array).all() or (array < 0).any() or (array > high + _SLACK).any():
-        raise BadRun(f"{where} should lie between 0 and {high:.3g}, and holds {array.min():.3g} … {array.max():.3g}")
+        raise BadRun(f"{where} must be between 0 and {high:.3g}, and contains {array.min():.3g} … {array.max():.3g}")
     array.setflags(write=False)
     return array
-
-
-def _tasks(top: Fields, group: str) -> Sequence[str]:
-    return list(top.fields(group).fields("tasks").value)

@@ -15,6 +15,9 @@ from clpu.errors import BadSetting
 
 S = TypeVar("S")
 
+#: The method of an agent for which none is named.
+DEFAULT_METHOD = "clpu-live"
+
 #: No integer setting is larger than this.
 LARGEST = 2**53
 
@@ -24,24 +27,28 @@ def setting(
     help: str,
     *,
     at_least: float | None = None,
+    at_most: float | None = None,
     above: float | None = None,
     choices: Sequence[str] | None = None,
     auto: bool = False,
 ) -> Any:
     """A dataclass field with a help text and a range; with `auto`, "auto" stands for a value that is found out."""
-    limits = {"at_least": at_least, "above": above, "choices": choices}
+    limits = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     return dataclasses.field(default=default, metadata={"help": help, "auto": auto, **limits})
 
 
 @dataclass(frozen=True)
 class Training:
-    """What every method has; the paper's values for MNIST are the defaults."""
+    """What every method has. What is "auto" follows from a task's data by the rule in `clpu.auto`."""
 
-    epochs: int = setting(10, "passes over a task's data", at_least=1)
-    batch_size: int = setting(32, "maximum batch size", at_least=1)
+    epochs: int = setting("auto", "passes over a task's data", at_least=1, auto=True)
+    batch_size: int = setting("auto", "maximum batch size", at_least=1, auto=True)
     optimizer: str = setting("sgd", "how parameters descend", choices=("sgd", "momentum", "adam", "adamw"))
-    lr: float = setting(0.01, "learning rate", above=0)
-    weight_decay: float = setting(0.0005, "weight decay", at_least=0)
+    lr: float = setting("auto", "learning rate", above=0, auto=True)
+    weight_decay: float = setting("auto", "weight decay", at_least=0, auto=True)
+    class_weight: str = setting(
+        "none", "balanced: every class is seen equally often in training", choices=("none", "balanced")
+    )
     augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
 
 
@@ -84,11 +91,33 @@ def parse_value(text: str) -> Any:
         return text
 
 
+#: What other libraries call our settings.
+ALIASES = {
+    "learning_rate": "lr",
+    "learning_rate_init": "lr",
+    "eta0": "lr",
+    "max_iter": "epochs",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "bs": "batch_size",
+    "optim": "optimizer",
+    "solver": "optimizer",
+    "wd": "weight_decay",
+    "l2": "weight_decay",
+    "buffer_size": "memory",
+    "hidden_layer_sizes": "hidden",
+    "hidden_sizes": "hidden",
+    "normalize": "scaling",
+    "standardize": "scaling",
+}
+
+
 def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> None:
     """Refuse a name that is not a setting, and say what the settings are."""
     for name in values:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, 1)
+            alias = ALIASES.get(name.lower())
+            near = [alias] if alias in fields else difflib.get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise BadSetting(f"there is no setting {name!r}{hint} Known settings: {', '.join(sorted(fields))}")
 
@@ -96,6 +125,8 @@ def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> N
 def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) -> Any:
     if hasattr(value, "item") and not getattr(value, "shape", ()):  # NumPy's and torch's single numbers
         value = value.item()
+    if field.metadata.get("auto") and isinstance(value, str) and value == "auto":
+        return value
     if type(value) is int and abs(value) > LARGEST:
         raise BadSetting(f"{name} is beyond {LARGEST}")
     if kind is float and type(value) is int:
@@ -112,6 +143,8 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
         raise BadSetting(f"{name} must be one of {', '.join(limits['choices'])}, got {value!r}")
     if limits.get("at_least") is not None and value < limits["at_least"]:
         raise BadSetting(f"{name} must be at least {limits['at_least']}, got {value}")
+    if limits.get("at_most") is not None and value > limits["at_most"]:
+        raise BadSetting(f"{name} must be at most {limits['at_most']}, got {value}")
     if limits.get("above") is not None and value <= limits["above"]:
         raise BadSetting(f"{name} must be above {limits['above']}, got {value}")
     return value

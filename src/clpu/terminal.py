@@ -304,3 +304,19 @@ def _occupy_closed_numbers() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
+
+
+def duration(seconds: float) -> str:
+    """Format a time span.
+
+    >>> duration(0.25), duration(42), duration(754), duration(7500)
+    ('0.2 s', '42 s', '12 min 34 s', '2 h 5 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import pickle
+import shlex
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +29,31 @@ from torch import nn
 
 from clpu.agent import Agent, Progress
 from clpu.audit.outside import outside
-from clpu.errors import AlreadyLearned, BadData, CannotForget, Error, UnknownTask
-from clpu.methods import Method
+from clpu.errors import AlreadyLearned, BadData, BadRequest, CannotForget, Error, NothingHeld, UnknownTask
+from clpu.methods import METHODS, Method
 from clpu.networks.blueprint import Blueprint
 from clpu.networks.module_body import seeded
-from clpu.requests import Instruction, Request, Stream
+from clpu.requests import Instruction, Request, Scope, Stream
 from clpu.settings import setting_fields
 from clpu.state import Leaf, State
 
 #: Small enough for a check to take a moment, large enough for every code path.
-TINY: dict[str, Any] = {"hidden": (12, 8), "epochs": 2, "batch_size": 16}
+TINY: dict[str, Any] = {
+    "hidden": (12, 8),
+    "epochs": 2,
+    "batch_size": 16,
+    "lr": 0.01,
+    "weight_decay": 0.0005,
+    "scaling": "none",
+}
+
+
+def tiny(method: str) -> dict[str, Any]:
+    """Those of the tiny settings that a registered method has on its own kind of network."""
+    kind = METHODS[method]
+    known = setting_fields(kind.Settings, Blueprint.settings_class(kind.default_network))
+    return {name: value for name, value in TINY.items() if name in known}
+
 
 #: Streams in which something is forgotten, in every way that matters; each goes on after a forget.
 FORGETFUL = [
@@ -84,11 +100,34 @@ def run_stream(
 
 def continue_stream(agent: Agent, stream: Stream | str, data: Callable[[str], tuple[Any, Any]] = make_task) -> Agent:
     """The agent after it has handled a further stream, which need not be legal by itself."""
-    requests = stream if isinstance(stream, Stream) else [Request.parse(word) for word in stream.split()]
+    requests = stream if isinstance(stream, Stream) else [Request.parse(word) for word in shlex.split(stream)]
     for request in requests:
         learns = request.task not in agent.tasks and request.instruction is not Instruction.FORGET
-        agent.handle(request, *data(request.task)) if learns else agent.handle(request)
+        if not learns and request.instruction is not Instruction.ADD:
+            agent.handle(request)
+            continue
+        x, y = data(request.task)[:2]
+        if agent.forgets != "records":
+            agent.handle(request, x, y)
+            continue
+        add = request.instruction is Instruction.ADD
+        x, y, people, records = make_records(request.task, x, y, "more" if add else "")
+        left = [not any(p.covers(int(k), who, one) for p in request.parts) for k, who, one in zip(y, people, records)]
+        if any(left):  # a counterfactual may leave out all that a request brought
+            agent.handle(request, x, y, people=people, records=records)
     return agent
+
+
+#: The people whom the records of `make_records` are about.
+PEOPLE = ("ann", "bob", "cy", "dee")
+
+
+def make_records(task: str, x: Any, y: Any, part: str = "") -> tuple[Any, Any, list[list[str]], list[str]]:
+    """Half of some data, `part` "more" being the other half, with one or two people and an id for each record."""
+    half = slice(1, None, 2) if part else slice(0, None, 2)
+    numbers = range(len(y))[half]
+    people = [[PEOPLE[n // 2 % 4]] + ([PEOPLE[n // 8 % 4]] if n % 3 == 0 else []) for n in numbers]
+    return x[half], y[half], people, [f"{task}-{n}" for n in numbers]
 
 
 @dataclass(frozen=True)
@@ -129,12 +168,13 @@ class Setup:
 
 
 MLP = Setup()
-RESNET = Setup("resnet18", (1, 8, 8), {"width": 1, "epochs": 1, "batch_size": 24})
+RESNET = Setup("resnet18", (1, 8, 8), {"width": 1, "epochs": 1, "batch_size": 24, "lr": 0.01, "weight_decay": 0.0005})
 
 
 def learns_a_separable_task(method: type[Method], on: Setup = MLP) -> None:
-    # Ten times the usual learning rate, because there are few steps.
-    lr = 10 * getattr(method.Settings, "lr", 0)
+    # Ten times the method's own learning rate, if it has one, because there are few steps.
+    usual = getattr(method.Settings, "lr", "auto")
+    lr = usual if isinstance(usual, str) else 10 * usual
     agent = on.agent(method, hidden=(16, 16), width=4, epochs=30, lr=lr, weight_decay=0.0)
     x, y = on.task("1", 120)
     agent.learn("1", x, y)
@@ -170,18 +210,23 @@ def predicting_changes_nothing(method: type[Method], on: Setup = MLP) -> None:
 
 def a_refused_request_changes_nothing(method: type[Method], on: Setup = MLP) -> None:
     agent = on.run("1R 2T", method)
-    before = agent.digest()
     x, y = on.task("3")
-    refused: list[tuple[type[Error], Callable[[], None]]] = [
+    refused: list[tuple[type[Error], Callable[[], object]]] = [
         (UnknownTask, lambda: agent.forget("9")),
         (UnknownTask, lambda: agent.keep("9")),
         (AlreadyLearned, lambda: agent.learn("2", x, y, temporary=True)),
         (AlreadyLearned, lambda: agent.learn("1", x, y)),
         (BadData, lambda: agent.learn("3", x[..., :3], y)),
-        (BadData, lambda: agent.learn("3", np.full_like(x, np.nan), y)),
+        (BadData, lambda: agent.learn("3", np.full_like(x, np.inf), y)),
     ]
     if method.forgets not in ("tasks", "records"):
         refused.append((CannotForget, lambda: agent.forget("1")))
+    _refuses(agent, refused)
+
+
+def _refuses(agent: Agent, refused: list[tuple[type[Error], Callable[[], object]]]) -> None:
+    """Each attempt raises its error and leaves the agent as it was."""
+    before = agent.digest()
     for error, attempt in refused:
         try:
             attempt()
@@ -418,6 +463,117 @@ def what_was_forgotten_leaves_a_trace(method: type[Method], on: Setup = MLP) -> 
     assert different, f"{method.name} looks exact on {FORGETFUL}; set `forgets` and let it be checked"
 
 
+#: Streams in which people, labels and records are forgotten; each goes on afterwards.
+FORGETFUL_OF_RECORDS = [
+    "1R @annF",
+    "1R 2T @bobF 2R 3R",
+    "1R 2R 1=17F 1A 2@cyF",
+    "1T 2R 1A @deeF 1F 2=7,27F 2=17F 3R 3A",
+    "1R '1#1-0,1-2F' 1@annF 1=7F 2T 2A @annF 2F",
+]
+
+
+def forgotten_records_leave_no_trace(method: type[Method], on: Setup = MLP) -> None:
+    for text in FORGETFUL_OF_RECORDS:
+        stream = Stream(text)
+        actual, never = on.run(stream, method), on.run(stream.counterfactual(), method)
+        assert actual.digest() == never.digest(), f"{text}: the state differs from the counterfactual's"
+        assert actual.tasks == never.tasks
+        for task in actual.tasks:
+            x = on.task(task)[0]
+            assert torch.equal(actual.logits(task, x), never.logits(task, x)), f"{text}: outputs on {task} differ"
+
+
+def the_order_of_records_is_not_state(method: type[Method], on: Setup = MLP) -> None:
+    """Learned at once or bit by bit, in any order, asked in between or not: the same state and the same answers."""
+    x, y = on.task("1")
+    x, y, people, records = make_records("1", x, y)
+    at_once, turned = on.agent(method), on.agent(method)
+    at_once.learn("1", x, y, people=people, records=records)
+    order = np.random.default_rng(0).permutation(len(y))
+    for number, some in enumerate(np.array_split(order, 5)):
+        data = x[some], y[some]
+        about: dict[str, Any] = {"people": [people[i] for i in some], "records": [records[i] for i in some]}
+        turned.add("1", *data, **about) if number else turned.learn("1", *data, **about)
+        turned.predict("1", x)  # what is derived from the state is now carried along
+    assert turned.digest() == at_once.digest(), "the order in which records came is part of the state"
+    assert torch.equal(turned.logits("1", x), at_once.logits("1", x)), "what was carried along differs from the sum"
+
+
+def forgetting_records_is_removing_rows(method: type[Method], on: Setup = MLP) -> None:
+    """A store forgets in this way without asking the method, whose code it may not have."""
+    agent = on.run("1R 2T 1A", method)
+    state = agent.state()
+    for scope in (Scope(person="ann"), Scope("1", labels=(17,)), Scope("1", records=("1-0", "1-1"))):
+        forgotten = agent.new_method().forget_records(state, scope)
+        assert forgotten.digest() == state.without(**scope.keywords()).digest(), f"{scope} does more than removing rows"
+
+
+def records_continue_from_bytes_in_a_fresh_process(method: type[Method], on: Setup = MLP) -> None:
+    agent = on.agent(method)
+    for request in ("1R", "2T", "@annF", "1A", "1=17F", "2R"):
+        saved = agent.state().to_bytes()
+        on.continued(agent, request)
+        elsewhere = in_fresh_process(_continued, on, method, saved, request)
+        assert elsewhere == agent.digest(), f"{request} differs in an agent that was rebuilt from bytes"
+
+
+def refused_records_change_nothing(method: type[Method], on: Setup = MLP) -> None:
+    agent = on.run("1R 2T", method)
+    x, y = on.task("1")
+    x, y, people, records = make_records("1", x, y)
+    refused: list[tuple[type[Error], Callable[[], object]]] = [
+        (NothingHeld, lambda: agent.forget(person="eve")),
+        (NothingHeld, lambda: agent.forget("1", labels=[7, 8])),
+        (NothingHeld, lambda: agent.forget("1", records=["1-0", "1-1000"])),
+        (UnknownTask, lambda: agent.forget("9", person="ann")),
+        (BadRequest, lambda: agent.forget(labels=[7])),
+        (BadRequest, lambda: agent.forget("1", labels=[])),
+        (BadData, lambda: agent.add("1", x, y, people=people, records=records)),
+        (BadData, lambda: agent.add("1", x, y, people=people[1:])),
+        (BadData, lambda: agent.add("1", x, y, records=["same"] * len(y))),
+        (UnknownTask, lambda: agent.add("9", x, y)),
+    ]
+    _refuses(agent, refused)
+
+
+def one_label_alone_is_legal(method: type[Method], on: Setup = MLP) -> None:
+    x, y = on.task("1")
+    agent = on.agent(method)
+    agent.learn("1", x[y == 7], y[y == 7], people=["ann"] * int((y == 7).sum()))
+    assert agent.labels("1") == (7,)
+    agent.add("1", x[y == 17], y[y == 17], people=["bob"] * int((y == 17).sum()))
+    assert agent.labels("1") == (7, 17)
+    agent.forget(person="ann")
+    assert agent.labels("1") == (17,), "a label without records is still there"
+    assert agent.show(person="bob")["1"]["records"] == int((y == 17).sum())
+    agent.forget("1", labels=[17])
+    assert not agent.tasks, "a task without records is still there"
+    assert agent.digest() == on.agent(method).digest()
+
+
+def single_records_are_refused(method: type[Method], on: Setup = MLP) -> None:
+    """For methods that learn all records of a task together: a clear answer, and nothing changes."""
+    agent = on.run("1R 2T", method)
+    x, y = on.task("3")
+    refused: list[tuple[type[Error], Callable[[], object]]] = [
+        (CannotForget, lambda: agent.forget(person="ann")),
+        (CannotForget, lambda: agent.forget("2", labels=[7])),
+        (BadRequest, lambda: agent.add("2", x, y)),
+        (BadRequest, lambda: agent.learn("3", x, y, people=["ann"] * len(y))),
+    ]
+    _refuses(agent, refused)
+
+
+_RECORDS = (
+    forgotten_records_leave_no_trace,
+    the_order_of_records_is_not_state,
+    forgetting_records_is_removing_rows,
+    records_continue_from_bytes_in_a_fresh_process,
+    refused_records_change_nothing,
+    one_label_alone_is_legal,
+)
+
 _CHECKS = (
     learns_a_separable_task,
     tasks_may_differ_in_classes_and_labels,
@@ -439,15 +595,16 @@ _CHECKS = (
 
 
 def checks_for(
-    method: type[Method], network: str | Callable[[], nn.Module] = "mlp", shape: tuple[int, ...] = ()
+    method: type[Method], network: str | Callable[[], nn.Module] | None = None, shape: tuple[int, ...] = ()
 ) -> Iterator[Check]:
     """The checks that a method must pass, on a network by name or on the module that a function makes.
 
     `shape` is that of one input, of 12 numbers or more; (16,) by default, and (1, 8, 8) for the ResNet.
     """
-    on = RESNET if network == "resnet18" else Setup(network)
+    on = RESNET if network == "resnet18" else Setup(method.default_network if network is None else network)
     on = replace(on, shape=shape or on.shape)
     exact = (what_was_forgotten_leaves_no_trace, forgetting_is_removing_the_task)
     last = exact if method.forgets_exactly() else (what_was_forgotten_leaves_a_trace,)
-    for check in (*_CHECKS, *last):
+    some = _RECORDS if method.forgets == "records" else (single_records_are_refused,)
+    for check in (*_CHECKS, *last, *some):
         yield functools.wraps(check)(functools.partial(check, on=on))

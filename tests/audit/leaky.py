@@ -132,9 +132,9 @@ class FactsCopied(CLPUDERpp):
     name = "leaky-columns"
 
     def learn(self, state, task, data, temporary):
-        state = with_facts(super().learn(state, task, data, temporary), task, columns=f"columns of {task}")
+        state = with_facts(super().learn(state, task, data, temporary), task, column_names=f"columns of {task}")
         for other in state.remembered if temporary else []:
-            state = with_facts(state, other, columns=f"columns of {task}")
+            state = with_facts(state, other, column_names=f"columns of {task}")
         return state
 
 

@@ -18,21 +18,22 @@ import torch
 from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
-from clpu import machine
+from clpu import jsonfile, machine
 from clpu.audit import plan as planning
 from clpu.audit import run as auditing
 from clpu.audit.api import audit
-from clpu.audit.findings import Findings
+from clpu.audit.findings import decode_findings
 from clpu.audit.page import page
-from clpu.audit.plan import Design, audit_profile, estimate, probes
+from clpu.audit.plan import Design, audit_profile, estimate, plan, probes
 from clpu.audit.probes import load, perform
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import ATTACKS, EXACT, TRACE, verdict
-from clpu.bench.pieces import write_arrays
-from clpu.bench.profiles import profile, with_overrides
 from clpu.errors import BadData, BadRun, BadSetting, CannotForget
-from clpu.jsonfile import dumps
 from clpu.requests import Stream
+from clpu.runs.folder import RunFolder
+from clpu.runs.jobs import write_arrays
+from clpu.runs.profiles import profile, with_overrides
+from clpu.runs.recipe import read_recipe
 from clpu.testing import make_task
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +44,7 @@ TINY = {"hidden": (8,), "epochs": 1}
 
 
 def planned(*methods, design=DESIGN, requests="1R 2T 2F 3T 3F"):
-    return auditing.plan("rot-digits", SIZE, methods, design, requests)
+    return plan("rot-digits", SIZE, methods, design, requests)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def finished(tmp_path_factory):
 
 
 def test_the_two_groups_are_independent_and_twins_have_the_same_seeds():
-    made = planned("seq").probes["seq"]
+    made = planned("seq").jobs["seq"]
     seeds = {group: {s for p in made if p.group.startswith(group) for s in p.seeds} for group in ("actual", "counter")}
     assert not seeds["actual"] & seeds["counter"]
     twins = [p for p in made if p.group.startswith("bits")]
@@ -72,7 +73,7 @@ def test_every_forget_request_is_compared_with_its_own_counterfactual():
     }
 
 
-SETTINGS = clpu.Agent("seq").settings
+SETTINGS = clpu.Agent("seq", epochs=10, batch_size=32, lr=0.01).settings
 
 
 def test_the_cost_counts_agents():
@@ -84,14 +85,14 @@ def test_the_cost_counts_agents():
 def test_the_estimated_time_grows_with_the_work_and_with_the_time_of_a_step(monkeypatch):
     plan = planned("seq")
 
-    def estimated(a_step, probes=plan.probes["seq"], workers=1):
+    def estimated(a_step, probes=plan.jobs["seq"], workers=1):
         stamps = itertools.count(0, a_step)
         monkeypatch.setattr(planning, "time", SimpleNamespace(perf_counter=lambda: next(stamps)))
         return estimate(plan, probes, workers)
 
     assert estimated(3) - estimated(2) == pytest.approx(estimated(2) - estimated(1))
     assert estimated(2) - estimated(1) > estimated(0) > 0
-    assert estimated(1) > estimated(1, plan.probes["seq"][1:]) > 0
+    assert estimated(1) > estimated(1, plan.jobs["seq"][1:]) > 0
     assert estimated(1, workers=2) == pytest.approx(estimated(1) / 2)
     assert estimated(1, []) == 0
 
@@ -110,28 +111,30 @@ def test_all_attacks_are_made_at_every_forget(finished):
     assert names[0] == names[1] == list(ATTACKS)
 
 
-def test_findings_survive_the_file(finished):
+def test_findings_survive_the_file(finished, tmp_path):
     path = auditing.findings_path(finished, "seq")
-    findings = Findings.from_json(json.loads(path.read_text()), "seq")
-    assert dumps(findings.to_json()) == path.read_text()
+    findings = decode_findings(path.read_bytes(), read_recipe(finished, "audit"), "seq", "seq")
+    assert jsonfile.write(tmp_path / "again.json", findings).read_bytes() == path.read_bytes()
 
 
-def test_a_run_that_was_stopped_goes_on_and_comes_out_the_same(tmp_path, finished):
+def test_an_interrupted_run_resumes_and_comes_out_the_same(tmp_path, finished):
     plan = planned("seq", "clpu-der++")
     started = []
 
     def stop_in_the_middle(event):
         if event.kind == "done":
-            started.append(event.piece)
+            started.append(event.job)
         if len(started) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         auditing.run(plan, tmp_path, listener=stop_in_the_middle)
-    left = [p.name for m in plan.probes for p in auditing.unfinished(plan, tmp_path, m)]
+    with RunFolder(tmp_path, auditing.AUDIT) as folder:
+        folder.resume(plan)
+        left = [probe.name for probe in folder.left]
     assert not set(left) & set(started)
     again = []
-    auditing.run(plan, tmp_path, listener=lambda event: again.append(event.piece))
+    auditing.run(plan, tmp_path, listener=lambda event: again.append(event.job))
     assert set(again) == set(left)
     for method in ("seq", "clpu-der++"):
         ours, theirs = (auditing.findings_path(f, method).read_text() for f in (tmp_path, finished))
@@ -142,16 +145,16 @@ def test_another_method_is_added_to_a_folder_but_another_design_is_refused(tmp_p
     auditing.run(planned("ind"), tmp_path)
     auditing.run(planned("seq"), tmp_path)
     assert list(auditing.read_audit(tmp_path).findings) == ["ind", "seq"]
-    with pytest.raises(BadRun, match="different design"):
+    with pytest.raises(BadRun, match=r"design\.runs: 4 \(existing\), 5 \(requested\)"):
         auditing.run(planned("seq", design=dataclasses.replace(DESIGN, runs=5)), tmp_path)
     with pytest.raises(BadRun, match="different settings"):
         auditing.run(planned("seq", requests="1R 2T 2F"), tmp_path)
 
 
-def test_a_damaged_piece_is_made_again(tmp_path):
+def test_a_damaged_job_is_recomputed(tmp_path):
     plan = planned("seq")
-    probe = plan.probes["seq"][0]
-    path = tmp_path / "pieces" / f"{probe.name}.safetensors"
+    probe = plan.jobs["seq"][0]
+    path = tmp_path / "jobs" / f"{probe.name}.safetensors"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no tensors")
     with pytest.raises(BadRun, match="damaged"):
@@ -160,20 +163,20 @@ def test_a_damaged_piece_is_made_again(tmp_path):
     assert list(auditing.read_audit(tmp_path).findings) == ["seq"]
 
 
-def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(tmp_path):
+def test_a_job_with_an_intact_header_but_different_content_is_recomputed_next_time(tmp_path):
     plan = planned("seq")
-    probe = plan.probes["seq"][0]
-    path = tmp_path / "pieces" / f"{probe.name}.safetensors"
+    probe = plan.jobs["seq"][0]
+    path = tmp_path / "jobs" / f"{probe.name}.safetensors"
     write_arrays(
         path,
         {"nonsense": np.zeros(1)},
-        {"piece": probe.described(), "fingerprints": "{}", "machine": machine.here().to_text()},
+        {"job": probe.described(), "facts": "{}", "machine": jsonfile.dumps(machine.here())},
     )
     assert list(auditing.run(plan, tmp_path)) == ["seq"]
     assert auditing.run(plan, tmp_path) == {}
 
 
-def test_damaged_findings_are_made_again(tmp_path, finished):
+def test_damaged_findings_are_recomputed(tmp_path, finished):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     path = auditing.findings_path(tmp_path, "seq")
     whole = path.read_text()
@@ -184,9 +187,9 @@ def test_damaged_findings_are_made_again(tmp_path, finished):
 
 def test_findings_of_an_unknown_form_are_refused(tmp_path, finished):
     (tmp_path / "findings").mkdir()
-    (tmp_path / "audit.json").write_text((finished / "audit.json").read_text())
+    (tmp_path / "run.json").write_text((finished / "run.json").read_text())
     auditing.findings_path(tmp_path, "seq").write_text('{"format": "something"}')
-    with pytest.raises(BadRun, match="not a file of findings"):
+    with pytest.raises(BadRun, match="not a file of the format clpu-findings"):
         auditing.read_audit(tmp_path)
 
 
@@ -308,7 +311,7 @@ def test_an_audit_leaves_the_agents_randomness_alone():
         (TASKS, "1R 2T 2F", {"runs": 3}, BadSetting, "4 to"),
         (TASKS, "1R 2T 2F", {"error_rate": 0}, BadSetting, "error_rate"),
         ({"1": (np.zeros((4, 2)),)}, "1T 1F", {}, BadData, "train_x"),
-        ({"1": (*make_task("1"), make_task("1")[0], make_task("1")[1] + 1)}, "1T 1F", {}, BadData, "test labels"),
+        ({"1": (*make_task("1"), make_task("1")[0], make_task("1")[1] + 1)}, "1T 1F", {}, BadData, "was not taught"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_with_the_reason(tasks, requests, options, error, message):
@@ -316,7 +319,7 @@ def test_what_cannot_be_audited_is_refused_with_the_reason(tasks, requests, opti
         audit("seq", tasks, requests, **{**TINY, **options})
 
 
-def test_a_method_that_fails_is_told_with_its_reason():
+def test_a_method_that_fails_is_reported_with_its_reason():
     class Broken(clpu.METHODS["seq"]):
         name = "broken"
 
@@ -347,7 +350,7 @@ def test_the_program_says_what_it_costs_then_audits_and_resumes(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "12 agents to train" in shown.stderr
     assert "exact (proved bitwise)" in shown.stdout
-    assert {p.name for p in (tmp_path / "mine").iterdir()} >= {"audit.json", "audit.html", "table.md", "verdicts.json"}
+    assert {p.name for p in (tmp_path / "mine").iterdir()} >= {"run.json", "audit.html", "table.md", "verdicts.json"}
     assert json.loads((tmp_path / "mine" / "verdicts.json").read_text())["ind"]["kind"] == EXACT
     assert json.loads((tmp_path / "mine" / "findings" / "ind.json").read_text())["residue"] == []
     assert "agents to train" not in again().stderr
@@ -375,8 +378,8 @@ def test_an_audit_takes_fewer_images_than_a_benchmark_of_that_profile():
 
 def test_bits_are_compared_between_agents_that_were_trained_independently(tmp_path):
     made = planned("seq")
-    twin = next(p for p in made.probes["seq"] if p.outputs_after)
-    other = next(p for p in made.probes["seq"] if p.sights)
+    twin = next(p for p in made.jobs["seq"] if p.outputs_after)
+    other = next(p for p in made.jobs["seq"] if p.sights)
     perform(twin, made.data, shared=tmp_path / "twins")
     assert not (tmp_path / "twins").exists()
     perform(other, made.data, shared=tmp_path / "others")

@@ -12,8 +12,9 @@ from clpu.audit import run as auditing
 from clpu.audit.api import audit
 from clpu.audit.page import page
 from clpu.audit.tables import markdown
-from clpu.bench import engine
 from clpu.errors import BadRun
+from clpu.runs import engine
+from clpu.runs.jobs import file_of
 
 ELSEWHERE = "ab" * 32
 
@@ -39,20 +40,20 @@ def differently(monkeypatch):
 
 def test_every_job_records_what_computed_it(started):
     recipe = auditing.read_audit(started).recipe
-    assert sorted(recipe.jobs) == sorted(probe.name for probe in planned("ind").probes["ind"])
+    assert sorted(recipe.jobs) == sorted(probe.name for probe in planned("ind").jobs["ind"])
     assert recipe.machines_of("ind") == [engine.here("cpu")]
 
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
-    before = (folder / "audit.json").read_bytes()
+    before = (folder / "run.json").read_bytes()
     with pytest.raises(BadRun, match=r"abababab \(here\).*--mix-machines"):
         auditing.run(planned("ind", "seq"), folder)
-    assert (folder / "audit.json").read_bytes() == before
+    assert (folder / "run.json").read_bytes() == before
 
 
 def test_a_mixture_that_was_asked_for_is_recorded_and_shown(folder, differently):
     assert auditing.run(planned("ind", "seq"), folder, mix=True) == {}
-    recipe = json.loads((folder / "audit.json").read_text())["recipe"]
+    recipe = json.loads((folder / "run.json").read_text())
     used = {job.partition("--")[0]: recipe["machines"][n]["fingerprint"] for job, n in recipe["jobs"].items()}
     assert used["seq"] == ELSEWHERE
     assert used["ind"] != ELSEWHERE
@@ -64,9 +65,9 @@ def test_a_mixture_that_was_asked_for_is_recorded_and_shown(folder, differently)
 
 def without_records(folder):
     """The folder as a version that recorded no machines would have left it."""
-    value = json.loads((folder / "audit.json").read_text())
-    del value["recipe"]["machines"], value["recipe"]["jobs"]
-    (folder / "audit.json").write_text(json.dumps(value))
+    value = json.loads((folder / "run.json").read_text())
+    del value["machines"], value["jobs"]
+    (folder / "run.json").write_text(json.dumps(value))
 
 
 def test_an_audit_without_records_is_resumed_with_the_flag_only(folder):
@@ -81,7 +82,7 @@ def stopped_after(folder, group):
     """An audit of `seq` that was stopped after the first job of a group."""
 
     def stop(event):
-        if event.kind == "done" and event.piece.split("--")[1] == group:
+        if event.kind == "done" and event.job.split("--")[1] == group:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -100,13 +101,13 @@ def test_twins_are_computed_by_one_machine_even_with_the_flag(tmp_path, monkeypa
 
 
 def test_twins_that_are_all_done_are_not_done_again(tmp_path, monkeypatch):
-    *_, last = probes = planned("seq").probes["seq"]
+    *_, last = probes = planned("seq").jobs["seq"]
     stopped_after(tmp_path, last.group)
     first = probes[0]
-    engine.file_of(tmp_path / "pieces", first).unlink()
+    file_of(tmp_path / "jobs", first).unlink()
     monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
     done = []
-    assert auditing.run(planned("seq"), tmp_path, listener=lambda e: done.append(e.piece), mix=True) == {}
+    assert auditing.run(planned("seq"), tmp_path, listener=lambda e: done.append(e.job), mix=True) == {}
     assert set(done) == {first.name}
 
 

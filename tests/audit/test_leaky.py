@@ -13,10 +13,11 @@ from clpu.audit import run as auditing
 from clpu.audit.api import audit
 from clpu.audit.bitwise import fingerprint
 from clpu.audit.plan import Design
+from clpu.audit.plan import plan as planned
 from clpu.audit.verdict import EXACT, TRACE
-from clpu.bench.profiles import profile, with_overrides
 from clpu.methods import plugins
 from clpu.methods.clpu_derpp import CLPUDERpp
+from clpu.runs.profiles import profile, with_overrides
 from clpu.testing import checks_for, make_task, run_stream
 
 TASKS = {name: make_task(name, 48) for name in "12345"}
@@ -104,7 +105,7 @@ def test_a_leak_in_a_file_of_a_users_method_is_caught_in_worker_processes(tmp_pa
     [name] = plugins.load_source("counts.py", PLUGIN)
     try:
         chosen = with_overrides(profile("rot-digits", "smoke"), ["train=96"], {name: []})
-        plan = auditing.plan("rot-digits", chosen, [name], Design(runs=4, images=30, members=30, stops=4), "1R 2T 2F")
+        plan = planned("rot-digits", chosen, [name], Design(runs=4, images=30, members=30, stops=4), "1R 2T 2F")
         assert auditing.run(plan, tmp_path, workers=2) == {}
     finally:
         checksum = plugins.CHECKSUMS.pop(name)
@@ -206,4 +207,7 @@ def test_equal_bits_need_equal_outputs_too():
 def _data():
     from clpu.audit.api import _named, _task
 
-    return [_task(name, arrays) for name, arrays in _named({k: tuple(map(np.asarray, v)) for k, v in TASKS.items()})]
+    return [
+        _task(name, arrays, "mlp", False)
+        for name, arrays in _named({k: tuple(map(np.asarray, v)) for k, v in TASKS.items()})
+    ]

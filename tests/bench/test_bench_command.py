@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from clpu import jsonfile
 from clpu.cli import app
 
 
@@ -49,7 +50,18 @@ def test_the_same_command_again_only_reports(called):
     assert "done (" not in again.stderr
 
 
-def test_a_changed_setting_is_refused_and_a_failed_piece_sets_the_exit_code(called, tmp_path):
+def test_the_recipe_and_each_result_are_read_once(called, monkeypatch):
+    folder, _, arguments = called
+    read, content_of = [], jsonfile.content_of
+    monkeypatch.setattr(jsonfile, "content_of", lambda path: (read.append(path.name), content_of(path))[1])
+    monkeypatch.chdir(folder)
+    for more in ([], ["--methods", "ind"]):  # nothing to do; a further method
+        assert CliRunner().invoke(app, [*arguments, *more]).exit_code == 0
+        assert sorted(read) == sorted(["run.json", "seq.json", "clpu-der++.json"])
+        read.clear()
+
+
+def test_a_changed_setting_is_refused_and_a_failed_job_sets_the_exit_code(called, tmp_path):
     folder, _, arguments = called
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -5,14 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
-from clpu.bench import display
-from clpu.bench.display import Display
-from clpu.bench.engine import Event
-from clpu.bench.pieces import Piece
+from clpu.runs import display
+from clpu.runs.display import Display
+from clpu.runs.engine import Event
+from clpu.runs.jobs import Job
 
 
-def pieces():
-    return [Piece(m, "actual", "1R 2T 2F", (0, 1), "mlp", {}, (3,)) for m in ("seq", "er")]
+def jobs():
+    return [Job(m, "actual", "1R 2T 2F", (0, 1), "mlp", {}, (3,)) for m in ("seq", "er")]
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_log_gets_a_line_a_piece_and_for_long_pieces_one_now_and_then(clock):
+def test_a_log_gets_a_line_a_job_and_for_long_jobs_one_now_and_then(clock):
     out = io.StringIO()
-    with Display(pieces(), Console(file=out, width=200)) as shown:
+    with Display(jobs(), Console(file=out, width=200)) as shown:
         shown(Event("step", "seq--actual--0", 1, "learn", 50, 100))
         clock[0] += 5
         shown(Event("request", "seq--actual--0", 1))
@@ -41,12 +41,12 @@ def test_a_log_gets_a_line_a_piece_and_for_long_pieces_one_now_and_then(clock):
     ]
     assert "1 of 2 jobs" in lines[1]
     assert "about" in lines[1]
-    assert "100 %" in lines[2]
+    assert "100%" in lines[2]
 
 
 def test_a_long_request_says_in_a_log_how_many_steps_are_done(clock):
     out = io.StringIO()
-    with Display(pieces(), Console(file=out, width=200)) as shown:
+    with Display(jobs(), Console(file=out, width=200)) as shown:
         shown(Event("step", "seq--actual--0", 1, "learn", 25, 1000))
         clock[0] += 31
         shown(Event("step", "seq--actual--0", 1, "learn", 500, 1000))
@@ -57,14 +57,14 @@ def test_a_long_request_says_in_a_log_how_many_steps_are_done(clock):
 
 def test_the_last_line_does_not_wonder_how_long_it_takes(clock):
     out = io.StringIO()
-    with Display(pieces()[:1], Console(file=out, width=200)) as shown:
+    with Display(jobs()[:1], Console(file=out, width=200)) as shown:
         shown(Event("done", "seq--actual--0"))
-    assert "(1 of 1 jobs; 100 %)" in out.getvalue()
+    assert "(1 of 1 jobs; 100%)" in out.getvalue()
 
 
 def test_quiet_says_nothing(clock):
     out = io.StringIO()
-    with Display(pieces(), Console(file=out), quiet=True) as shown:
+    with Display(jobs(), Console(file=out), quiet=True) as shown:
         clock[0] += 100
         shown(Event("request", "seq--actual--0", 1))
         shown(Event("done", "seq--actual--0"))
@@ -72,7 +72,7 @@ def test_quiet_says_nothing(clock):
 
 
 def test_the_share_never_goes_back(clock):
-    shown = Display(pieces(), Console(file=io.StringIO()))
+    shown = Display(jobs(), Console(file=io.StringIO()))
     shares = []
     for event in [
         Event("step", "er--actual--0", 1, "learn", 100, 100),

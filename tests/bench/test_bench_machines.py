@@ -16,14 +16,14 @@ import torch
 from rich.console import Console
 from test_bench_run import figures, tiny
 
-from clpu import BadRun, machine
-from clpu.bench import engine
-from clpu.bench import run as benchmark
+from clpu import BadRun, jsonfile, machine
 from clpu.bench.run import run
 from clpu.data import benchmarks
 from clpu.report import write
 from clpu.report.terminal import show
-from clpu.results import read_recipe, read_run, write_result
+from clpu.results import read_recipe, read_run
+from clpu.runs import engine
+from clpu.runs.shared_training import shared_folder
 
 ROOT = Path(__file__).parent.parent.parent
 ELSEWHERE = "ab" * 32
@@ -70,7 +70,7 @@ def without_record(folder):
 
 def test_every_job_records_what_computed_it(started):
     recipe = read_run(started).recipe
-    assert sorted(recipe.jobs) == sorted(piece.name for piece in tiny(("seq",)).pieces["seq"])
+    assert sorted(recipe.jobs) == sorted(job.name for job in tiny(("seq",)).jobs["seq"])
     assert recipe.machines_of("seq") == [engine.here("cpu")]
 
 
@@ -78,13 +78,16 @@ def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_pa
     """A kill right after they were written would make them unrecorded ones."""
     work, written = tiny(("seq",)), []
 
-    def looked_at(folder, result):
-        written.append(sorted(read_recipe(folder).jobs))
-        return write_result(folder, result)
+    write = jsonfile.write
 
-    monkeypatch.setattr(benchmark, "write_result", looked_at)
+    def looked_at(path, value):
+        if path.name == "seq.json":
+            written.append(sorted(read_recipe(tmp_path).jobs))
+        return write(path, value)
+
+    monkeypatch.setattr(jsonfile, "write", looked_at)
     assert run(work, tmp_path) == {}
-    assert written == [sorted(piece.name for piece in work.pieces["seq"])]
+    assert written == [sorted(job.name for job in work.jobs["seq"])]
 
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
@@ -182,31 +185,31 @@ def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):
 
 def test_learning_is_not_shared_between_machines(tmp_path, monkeypatch):
     """Or a job of one machine would hold what another one learned."""
-    scratch = tmp_path / "results" / "pieces"
-    work = tiny(("seq",)).pieces["seq"][0]
-    here = engine.shared_folder(scratch, work)
-    assert engine.shared_folder(scratch, work) == here
+    scratch = tmp_path / "jobs"
+    work = tiny(("seq",)).jobs["seq"][0]
+    here = shared_folder(scratch, work)
+    assert shared_folder(scratch, work) == here
     monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
-    assert engine.shared_folder(scratch, work) != here
+    assert shared_folder(scratch, work) != here
 
 
 def cluster(odd, fingerprint=ELSEWHERE):
     """A performer like Ray's: jobs are done wherever, and the `odd` ones on a machine that computes differently."""
 
-    def performer(pieces, data, folder, workers, listener):
+    def performer(jobs, data, folder, workers, listener, work):
         failures = {}
-        for piece in pieces:
+        for job in jobs:
             with pytest.MonkeyPatch.context() as patch:
-                if piece.name in odd:
+                if job.name in odd:
                     patch.setattr(machine, "fingerprint", lambda: fingerprint)
-                failures |= engine.run_pieces([piece], data, folder, 1, listener)
+                failures |= engine.run_jobs([job], data, folder, 1, listener, work)
         return failures
 
     return performer
 
 
 def test_the_result_of_a_worker_that_computes_differently_is_not_used(started, tmp_path):
-    names = [piece.name for piece in tiny(("seq",)).pieces["seq"]]
+    names = [job.name for job in tiny(("seq",)).jobs["seq"]]
     events = []
     failures = run(tiny(("seq",)), tmp_path, listener=events.append, performer=cluster(names[1:]), elsewhere=True)
     assert list(failures) == names[1:]
@@ -220,7 +223,7 @@ def test_the_result_of_a_worker_that_computes_differently_is_not_used(started, t
 
 
 def test_with_the_flag_the_result_of_such_a_worker_is_used_and_recorded(tmp_path):
-    names = [piece.name for piece in tiny(("seq",)).pieces["seq"]]
+    names = [job.name for job in tiny(("seq",)).jobs["seq"]]
     performer = cluster(names[1:])
     assert run(tiny(("seq",)), tmp_path, performer=performer, elsewhere=True, mix=True) == {}
     recipe = read_run(tmp_path).recipe
@@ -230,7 +233,7 @@ def test_with_the_flag_the_result_of_such_a_worker_is_used_and_recorded(tmp_path
 def test_the_program_that_only_hands_out_work_may_compute_differently(folder, differently):
     """What computes is the cluster; the machine that asks it does not matter."""
     real = read_run(folder).recipe.machines[0].fingerprint
-    names = [piece.name for piece in tiny().pieces["clpu-der++"]]
+    names = [job.name for job in tiny().jobs["clpu-der++"]]
     assert run(tiny(), folder, performer=cluster(names, real), elsewhere=True) == {}
     assert len(recorded(folder)) == 1
 
@@ -238,17 +241,17 @@ def test_the_program_that_only_hands_out_work_may_compute_differently(folder, di
 def test_a_worker_of_an_older_clpu_that_records_nothing_is_refused(tmp_path):
     work = tiny(("seq",))
 
-    def performer(pieces, data, scratch, workers, listener):
+    def performer(jobs, data, scratch, workers, listener, work):
         def told(event):
-            path = scratch / f"{event.piece}.safetensors"
-            if event.kind == "done" and event.piece == pieces[-1].name:
+            path = scratch / f"{event.job}.safetensors"
+            if event.kind == "done" and event.job == jobs[-1].name:
                 rewrite(path, lambda metadata: metadata.pop("machine"))
             listener(event)
 
-        return engine.run_pieces(pieces, data, scratch, workers, told)
+        return engine.run_jobs(jobs, data, scratch, workers, told, work)
 
     failures = run(work, tmp_path, performer=performer, elsewhere=True)
-    assert list(failures) == [work.pieces["seq"][-1].name]
+    assert list(failures) == [work.jobs["seq"][-1].name]
     assert "not recorded" in next(iter(failures.values()))
 
 
@@ -267,10 +270,10 @@ def test_a_job_with_a_damaged_record_is_done_again(started, tmp_path, record):
 
     with pytest.raises(KeyboardInterrupt):
         run(tiny(("seq",)), tmp_path, listener=stop)
-    (path,) = (tmp_path / "results" / "pieces").glob("*.safetensors")
+    (path,) = (tmp_path / "jobs").glob("*.safetensors")
     rewrite(path, lambda metadata: metadata.update(machine=record))
     done = []
-    assert run(tiny(("seq",)), tmp_path, listener=lambda e: done.append(e.piece) if e.kind == "done" else None) == {}
+    assert run(tiny(("seq",)), tmp_path, listener=lambda e: done.append(e.job) if e.kind == "done" else None) == {}
     assert path.stem in done
     assert figures(tmp_path) == figures(started)
 
@@ -278,15 +281,15 @@ def test_a_job_with_a_damaged_record_is_done_again(started, tmp_path, record):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda v: v.update(machines="many"), "machines should be a list"),
-        (lambda v: v["machines"][0].pop("threads"), "machine 0 has no threads"),
+        (lambda v: v.update(machines="many"), "machines: expected `array`, got `str`"),
+        (lambda v: v["machines"][0].pop("threads"), r"machines\[0\]: object missing required field `threads`"),
         (
             lambda v: v["machines"][0]["facts"].update(CPU="<script>alert(1)</script>"),
-            "machine 0: facts: CPU should be",
+            r"machines\[0\]\.facts\[\.\.\.\]: expected `str` matching",
         ),
         (lambda v: v["jobs"].update({"seq--actual--0": 7}), "names machine 7, and the recipe has 1 machines"),
         (lambda v: v["jobs"].update({"seq--actual--0": -1}), "names machine -1"),
-        (lambda v: v["jobs"].update({"seq--actual--0": True}), "seq--actual--0 should be an integer"),
+        (lambda v: v["jobs"].update({"seq--actual--0": True}), r"jobs\[\.\.\.\]: expected `int \| null`, got `bool`"),
         (lambda v: v["jobs"].update({"<b>--actual--0": 0}), "cannot be the name of a job"),
     ],
 )

@@ -1,13 +1,16 @@
 """Profiles and the overrides of --set."""
 
+from dataclasses import replace
+
 import pytest
 
 from clpu import BadNetwork, BadSetting
-from clpu.bench.plan import known_settings, plan, with_settings
-from clpu.bench.profiles import profile, with_overrides
+from clpu.bench.plan import plan
 from clpu.data import BENCHMARKS
+from clpu.runs.plan import known_settings, with_settings
+from clpu.runs.profiles import profile, with_overrides
 
-KNOWN = {m: list(known_settings(m, "mlp")) for m in ("er", "ewc")}
+KNOWN = {m: known_settings(m, "mlp") for m in ("er", "ewc")}
 
 
 @pytest.mark.parametrize("stream", BENCHMARKS)
@@ -18,12 +21,31 @@ def test_every_stream_has_every_profile(stream, name):
     assert chosen.for_method("er", KNOWN["er"])["epochs"] >= 1
 
 
+@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("name", ["paper", "small", "smoke"])
+def test_nothing_of_a_benchmark_is_auto(stream, name):
+    """The paper's benchmarks are computed with the paper's values, whatever the rule for users' data is."""
+    sized = profile(stream, name)
+    defaults = known_settings("er", sized.network)
+    settings = {**defaults, **sized.for_method("er", defaults)}
+    assert "auto" not in {key: value for key, value in settings.items() if key != "mixed_precision"}.values()
+    assert settings["scaling"] == "none"
+    assert settings["batch_size"] == 32
+    if name == "paper" and "digits" not in stream:
+        assert (settings["epochs"], settings["lr"]) == (10, 0.01)
+
+
+def test_a_methods_own_values_are_not_replaced_by_the_papers():
+    sized = profile("perm-mnist", "smoke")
+    assert sized.for_method("mine", {"lr": 0.5, "batch_size": "auto"}) == {"batch_size": 32}
+
+
 def test_the_papers_settings_for_cifar():
     ten, hundred = profile("split-cifar10", "paper"), profile("split-cifar100", "paper")
-    assert ten.for_method("ewc", ["strength"]) == {"strength": 500.0}
-    assert hundred.for_method("ewc", ["strength"]) == {"strength": 1000.0}
-    assert ten.for_method("clpu-der++", ["beta", "alpha"]) == {"beta": 0.5}
-    assert hundred.for_method("clpu-der++", ["beta", "alpha"]) == {}
+    assert ten.for_method("ewc", {"strength": 0}) == {"strength": 500.0}
+    assert hundred.for_method("ewc", {"strength": 0}) == {"strength": 1000.0}
+    assert ten.for_method("clpu-der++", {"beta": 0, "alpha": 0}) == {"beta": 0.5}
+    assert hundred.for_method("clpu-der++", {"beta": 0, "alpha": 0}) == {}
     assert ten.settings["width"] == 64
 
 
@@ -32,16 +54,17 @@ def test_overrides_are_typed_and_reach_one_method_or_all():
     changed = with_overrides(
         base, ["lr=0.2", "er.memory=50", "hidden=(30,20)", "uniform_loss=true", "train=500"], KNOWN
     )
+    paper = {"epochs": 10, "batch_size": 32, "weight_decay": 0.0005, "scaling": "none"}
     assert changed.for_method("er", KNOWN["er"]) == {
-        "epochs": 10, "lr": 0.2, "memory": 50, "hidden": (30, 20), "uniform_loss": True,
+        **paper, "lr": 0.2, "memory": 50, "hidden": (30, 20), "uniform_loss": True,
     }  # fmt: skip
-    assert changed.for_method("ewc", KNOWN["ewc"]) == {"epochs": 10, "lr": 0.2, "hidden": (30, 20)}
+    assert changed.for_method("ewc", KNOWN["ewc"]) == {**paper, "lr": 0.2, "hidden": (30, 20)}
     assert changed.train == 500
 
 
 def test_an_override_for_all_wins_over_the_profiles_own_for_one():
     cifar = profile("split-cifar10", "paper")
-    known = {m: list(known_settings(m, "resnet18")) for m in ("ewc", "lsf")}
+    known = {m: known_settings(m, "resnet18") for m in ("ewc", "lsf")}
     assert with_overrides(cifar, ["strength=7.0"], known).for_method("ewc", known["ewc"])["strength"] == 7.0
 
 
@@ -84,7 +107,7 @@ def test_what_changes_nothing_is_not_told_as_a_change():
     assert with_settings(base, same, ["er", "seq"]).overrides == ()
     mixed = with_settings(base, ["lr=0.2", "er.lr=0.01", "epochs=10"], ["er", "seq"])
     assert mixed.overrides == ("lr=0.2", "er.lr=0.01")
-    assert mixed.for_method("er", ["lr"]) == {"lr": 0.01}
+    assert mixed.for_method("er", {"lr": "auto"}) == {"lr": 0.01}
 
 
 def test_one_layer_needs_no_comma():
@@ -93,5 +116,17 @@ def test_one_layer_needs_no_comma():
 
 
 def test_an_unknown_profile_is_refused():
-    with pytest.raises(BadSetting, match="paper, small, smoke"):
+    with pytest.raises(BadSetting, match="paper, medium, small, smoke"):
         profile("perm-mnist", "huge")
+
+
+@pytest.mark.parametrize("name", ["split-cifar10", "split-cifar100"])
+def test_medium_is_the_papers_profile_with_a_narrower_network_and_three_seeds(name):
+    paper, medium = profile(name, "paper"), profile(name, "medium")
+    changed = {"width": 20, "mixed_precision": "auto"}
+    assert medium == replace(paper, name="medium", settings={**paper.settings, **changed}, seeds=3)
+
+
+def test_medium_exists_for_the_cifar_benchmarks_only():
+    with pytest.raises(BadSetting, match="medium exists for cifar10 and cifar100; mnist has paper, small and smoke"):
+        profile("perm-mnist", "medium")

@@ -14,17 +14,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from clpu import Agent, BadData, BadRun, BadSetting, Stream, machine
-from clpu.bench import engine, pieces, shared_training
-from clpu.bench import run as benchmark
-from clpu.bench.pieces import Piece, TaskData, load, perform, save, write_arrays
-from clpu.bench.plan import check_methods, known_settings, plan, request_costs, with_settings
-from clpu.bench.profiles import profile, with_overrides
-from clpu.bench.run import earlier, methods_in, run
-from clpu.methods import Method, plugins
+from clpu import Agent, BadData, BadRun, BadSetting, Stream, jsonfile, machine
+from clpu.bench import measure
+from clpu.bench.measure import class_incremental, load, perform, save
+from clpu.bench.plan import plan
+from clpu.bench.run import BENCHMARK, run
+from clpu.methods import METHODS, Method, plugins
 from clpu.metrics import jsd
-from clpu.recipe import check_method
-from clpu.results import read_run, write_result
+from clpu.results import read_run, write_recipe
+from clpu.runs import engine, shared_training
+from clpu.runs.folder import RunFolder
+from clpu.runs.jobs import Job, TaskData, file_of, write_arrays
+from clpu.runs.plan import check_methods, known_settings, with_settings
+from clpu.runs.profiles import profile, with_overrides
+from clpu.runs.recipe import check_method, read_recipe
+from clpu.runs.shared_training import SHARED
 from clpu.testing import continue_stream
 
 
@@ -50,7 +54,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-def test_a_run_folder_holds_the_recipe_and_one_result_a_method(finished):
+def test_a_run_folder_holds_the_recipe_and_one_result_per_method(finished):
     read = read_run(finished)
     assert list(read.results) == ["seq", "clpu-der++"]
     assert read.missing == []
@@ -59,7 +63,7 @@ def test_a_run_folder_holds_the_recipe_and_one_result_a_method(finished):
     assert read.recipe.data.train == 200
     assert not set(read.recipe.seeds) & set(read.recipe.counterfactual_seeds)
     assert read.recipe.seconds > 0
-    assert not (finished / "results" / "pieces").exists()
+    assert not (finished / "jobs").exists()
 
 
 def test_the_figures_are_those_of_the_agents_themselves(finished):
@@ -87,14 +91,14 @@ def test_learning_that_methods_share_is_done_once_and_changes_no_figure(tmp_path
     fit = Method.fit
     monkeypatch.setattr(Method, "fit", lambda self, *rest, **named: (fits.append(1), fit(self, *rest, **named))[1])
     # A clock by which a training takes a second, and nothing else takes any time.
-    for module in (pieces, shared_training):
+    for module in (measure, shared_training):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(len(fits))))
 
-    def unshared(piece, data, path, progress):
-        save(path, piece, perform(piece, data, progress))
+    def unshared(job, data, path, progress):
+        save(path, job, perform(job, data, progress))
 
     def without(*arguments):
-        return engine.run_pieces(*arguments, work=unshared)
+        return engine.run_jobs(*arguments[:-1], unshared)
 
     assert run(planned, tmp_path / "shared") == {}
     together = len(fits)
@@ -102,34 +106,34 @@ def test_learning_that_methods_share_is_done_once_and_changes_no_figure(tmp_path
     # Both methods learn 1R in the same way, actual and counterfactual.
     assert (together, len(fits) - together) == (4, 6)
     assert figures(tmp_path / "shared") == figures(tmp_path / "not")
-    # Learning taken from another piece counts as if it had been done.
+    # Learning taken from another job counts as if it had been done.
     for folder in ("shared", "not"):
         for result in read_run(tmp_path / folder).results.values():
             assert list(result.seconds) == [1, 1, 0], (folder, result.method)
 
 
-def test_a_finished_run_is_not_done_again(finished):
+def test_a_finished_run_is_not_recomputed(finished):
     events = []
     assert run(tiny(), finished, listener=events.append) == {}
     assert events == []
 
 
-def test_a_stopped_run_goes_on_and_ends_with_the_same_figures(finished, tmp_path):
-    pieces = []
+def test_an_interrupted_run_resumes_and_ends_with_the_same_figures(finished, tmp_path):
+    jobs = []
 
     def stop_after_two(event):
         if event.kind == "done":
-            pieces.append(event.piece)
-        if len(pieces) == 2 and event.kind == "step":
+            jobs.append(event.job)
+        if len(jobs) == 2 and event.kind == "step":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run(tiny(), tmp_path, listener=stop_after_two)
     again = []
-    run(tiny(), tmp_path, listener=lambda e: again.append(e.piece) if e.kind == "done" else None)
-    assert len(pieces) == 2
+    run(tiny(), tmp_path, listener=lambda e: again.append(e.job) if e.kind == "done" else None)
+    assert len(jobs) == 2
     assert len(again) == 2
-    assert not set(pieces) & set(again)
+    assert not set(jobs) & set(again)
     assert figures(tmp_path) == figures(finished)
 
 
@@ -138,7 +142,7 @@ def test_worker_processes_give_the_same_figures(finished, tmp_path):
     assert figures(tmp_path) == figures(finished)
 
 
-def test_a_killed_worker_fails_its_piece_only_and_the_next_run_completes(finished, tmp_path):
+def test_a_killed_worker_fails_its_job_only_and_the_next_run_completes(finished, tmp_path):
     killed = []
 
     def kill_once(event):
@@ -154,7 +158,7 @@ def test_a_killed_worker_fails_its_piece_only_and_the_next_run_completes(finishe
     assert figures(tmp_path) == figures(finished)
 
 
-def test_a_piece_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_path):
+def test_a_job_that_fails_is_reported_with_its_reason_and_the_others_continue(tmp_path):
     work = tiny(overrides=["seq.lr=1e20"])
     failures = run(work, tmp_path)
     assert set(failures) == {"seq--actual--0", "seq--counterfactual-3--1000"}
@@ -162,7 +166,7 @@ def test_a_piece_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     assert list(read_run(tmp_path).results) == ["clpu-der++"]
 
 
-def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finished):
+def test_different_settings_in_the_same_folder_are_refused_with_the_difference(finished):
     with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 \(existing\), 0\.2 \(requested\)"):
         run(tiny(overrides=["seq.lr=0.2"]), finished)
     with pytest.raises(BadRun, match="requests"):
@@ -171,7 +175,7 @@ def test_other_settings_in_the_same_folder_are_refused_with_the_difference(finis
         run(tiny(seeds=3), finished)
 
 
-def test_another_device_or_other_data_are_refused(finished):
+def test_a_different_device_or_different_data_are_refused(finished):
     work = tiny()
     other = replace(work, recipe=replace(work.recipe, machine={**work.recipe.machine, "device": "cpu:0"}))
     with pytest.raises(BadRun, match=r"device: cpu \(existing\), cpu:0 \(requested\)"):
@@ -182,7 +186,8 @@ def test_another_device_or_other_data_are_refused(finished):
 
 def test_a_further_method_has_the_settings_of_those_that_are_there(finished):
     """Or one table would hold rows of two learning rates."""
-    assert methods_in(finished, earlier(finished)) == ["seq", "clpu-der++"]
+    with RunFolder(finished, BENCHMARK) as found:
+        assert found.methods() == ["seq", "clpu-der++"]
     chosen = with_settings(profile("rot-digits", "smoke"), ["tasks=3", "lr=0.2"], ["er", "seq"])
     with pytest.raises(BadRun, match=r"seq\.lr: 0\.1 \(existing\), 0\.2 \(requested\)"):
         run(plan("rot-digits", chosen, ["er"], "1R 2T 2F", 2, also=["seq"]), finished)
@@ -202,10 +207,13 @@ def test_what_is_one_methods_own_hinders_no_other(tmp_path):
     assert (recipe.settings["er"]["lr"], recipe.settings["seq"]["lr"]) == (0.2, 0.1)
 
 
-def test_a_method_that_is_not_known_here_is_asked_for(finished):
-    recipe = earlier(finished)
-    with pytest.raises(BadRun, match=r"'mine', which is not registered.*--load"):
-        methods_in(finished, replace(recipe, methods=("seq", "mine")))
+def test_a_method_that_is_not_known_here_is_asked_for(finished, tmp_path):
+    write_recipe(tmp_path, replace(read_recipe(finished), methods=("seq", "mine")))
+    with (
+        RunFolder(tmp_path, BENCHMARK) as found,
+        pytest.raises(BadRun, match=r"'mine', which is not registered.*--load"),
+    ):
+        found.methods()
 
 
 def test_a_method_from_another_file_is_another_method(finished, monkeypatch):
@@ -221,7 +229,7 @@ def test_names_that_a_disk_could_take_for_one_are_refused():
         plan("rot-digits", profile("rot-digits", "smoke"), ["er", "ER"])
 
 
-def test_what_may_not_be_read_is_not_made_again(finished, tmp_path, monkeypatch):
+def test_what_may_not_be_read_is_not_recomputed(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     kept, opened = (tmp_path / "results" / "seq.json").read_bytes(), Path.open
 
@@ -237,21 +245,25 @@ def test_what_may_not_be_read_is_not_made_again(finished, tmp_path, monkeypatch)
     assert (tmp_path / "results" / "seq.json").read_bytes() == kept
 
 
-def test_a_piece_with_a_whole_header_but_other_content_is_made_again_next_time(tmp_path):
-    work, scratch = tiny(("seq",)), tmp_path / "results" / "pieces"
-    piece = work.pieces["seq"][0]
-    path = engine.file_of(scratch, piece)
+def test_a_job_with_an_intact_header_but_different_content_is_recomputed_next_time(tmp_path):
+    work, scratch = tiny(("seq",)), tmp_path / "jobs"
+    job = work.jobs["seq"][0]
+    path = file_of(scratch, job)
     write_arrays(
         path,
         {"nothing": np.zeros(1)},
-        {"piece": piece.described(), "measured": "{}", "machine": machine.here().to_text()},
+        {
+            "job": job.described(),
+            "facts": jsonfile.dumps({"bytes": [], "seconds": [], "evaluation": 0.0}),
+            "machine": jsonfile.dumps(machine.here()),
+        },
     )
     assert "damaged" in run(work, tmp_path)["seq"]
     assert run(work, tmp_path) == {}
     assert list(read_run(tmp_path).results) == ["seq"]
 
 
-def test_every_command_that_made_a_run_is_told(tmp_path):
+def test_every_command_that_made_a_run_is_recorded(tmp_path):
     for methods, command in ((("seq",), "clpu a"), (("ind",), "clpu b"), (("seq",), "clpu a")):
         work = tiny(methods)
         run(replace(work, recipe=replace(work.recipe, command=command)), tmp_path)
@@ -260,29 +272,31 @@ def test_every_command_that_made_a_run_is_told(tmp_path):
     assert recipe.overrides == ("tasks=3",)
 
 
-def test_damaged_pieces_and_results_are_made_again(finished, tmp_path):
+def test_damaged_jobs_and_results_are_recomputed(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     result = tmp_path / "results" / "seq.json"
     result.write_bytes(result.read_bytes()[:100])
-    work, scratch = tiny(), tmp_path / "results" / "pieces"
-    for number, piece in enumerate(work.pieces["seq"]):
-        path = engine.file_of(scratch, piece)
-        save(path, piece, perform(piece, work.data))
+    work, scratch = tiny(), tmp_path / "jobs"
+    for number, job in enumerate(work.jobs["seq"]):
+        path = file_of(scratch, job)
+        save(path, job, perform(job, work.data))
         if number:
             path.write_bytes(path.read_bytes()[:-9])
     again = []
-    assert run(work, tmp_path, listener=lambda e: again.append(e.piece) if e.kind == "done" else None) == {}
-    assert again == [piece.name for piece in work.pieces["seq"][1:]]
+    assert run(work, tmp_path, listener=lambda e: again.append(e.job) if e.kind == "done" else None) == {}
+    assert again == [job.name for job in work.jobs["seq"][1:]]
     assert figures(tmp_path) == figures(finished)
 
 
 def test_a_full_disk_while_a_method_is_put_together_fails_that_method_only(finished, tmp_path, monkeypatch):
-    def full(folder, result):
-        if result.method == "seq":
-            raise OSError(28, "No space left on device")
-        return write_result(folder, result)
+    write = jsonfile.write
 
-    monkeypatch.setattr(benchmark, "write_result", full)
+    def full(path, value):
+        if path.name == "seq.json":
+            raise OSError(28, "No space left on device")
+        return write(path, value)
+
+    monkeypatch.setattr(jsonfile, "write", full)
     failures = run(tiny(), tmp_path)
     assert list(failures) == ["seq"]
     assert "No space left" in failures["seq"]
@@ -294,11 +308,11 @@ def test_a_full_disk_while_a_method_is_put_together_fails_that_method_only(finis
 
 def test_what_a_kill_leaves_is_cleared(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    work, scratch = tiny(), tmp_path / "results" / "pieces"
-    piece = work.pieces["seq"][0]
-    save(engine.file_of(scratch, piece), piece, perform(piece, work.data))
+    work, scratch = tiny(), tmp_path / "jobs"
+    job = work.jobs["seq"][0]
+    save(file_of(scratch, job), job, perform(job, work.data))
     (scratch / ".er--actual--0.safetensors.999").write_bytes(b"half")
-    (scratch / engine.SHARED).mkdir()
+    (scratch / SHARED).mkdir()
     assert run(work, tmp_path) == {}
     assert not scratch.exists()
 
@@ -325,18 +339,18 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
         run(tiny(), tmp_path)
 
 
-def test_a_damaged_piece_is_named(tmp_path):
-    piece = Piece("seq", "actual", "1R", (0,), "mlp", {"hidden": (4,)}, (1,))
+def test_a_damaged_job_is_named(tmp_path):
+    job = Job("seq", "actual", "1R", (0,), "mlp", {"hidden": (4,)}, (1,))
     data = [TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))]
     path = tmp_path / "p.safetensors"
-    save(path, piece, perform(piece, data))
-    assert load(path, piece).outputs[1, "1"].shape == (1, 4, 2)
-    other = Piece("seq", "actual", "1R", (1,), "mlp", {"hidden": (4,)}, (1,))
+    save(path, job, perform(job, data))
+    assert load(path, job).outputs[1, "1"].shape == (1, 4, 2)
+    other = Job("seq", "actual", "1R", (1,), "mlp", {"hidden": (4,)}, (1,))
     with pytest.raises(BadRun, match="a different job"):
         load(path, other)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(BadRun, match="damaged"):
-        load(path, piece)
+        load(path, job)
 
 
 def test_a_counterfactual_without_requests_is_a_fresh_agent(tmp_path):
@@ -362,7 +376,7 @@ def test_requests_beyond_the_streams_tasks_and_too_few_images_are_refused():
 
 def test_methods_are_named_once_and_all_means_all():
     assert check_methods(["seq", "seq", "er"]) == ["seq", "er"]
-    assert len(check_methods(["all"])) == 9
+    assert check_methods(["all"]) == [name for name, method in METHODS.items() if method.takes("mlp")]
     with pytest.raises(BadSetting, match="gem"):
         check_methods(["gem"])
     with pytest.raises(BadSetting, match="no method"):
@@ -371,7 +385,7 @@ def test_methods_are_named_once_and_all_means_all():
 
 def test_the_estimated_work_grows_with_what_a_method_does():
     def cost(method):
-        return sum(request_costs(Piece(method, "actual", str(Stream("clpu-2022")), (0, 1), "mlp", {}, ())))
+        return sum(Job(method, "actual", str(Stream("clpu-2022")), (0, 1), "mlp", {}, ()).costs())
 
     assert cost("seq") < cost("clpu-der++") < cost("der++") < cost("lsf")
 
@@ -383,15 +397,35 @@ def test_data_are_shared_between_processes_not_copied():
 
 def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):
     made, asked = tiny(("clpu-der++",)), []
-    piece = next(p for p in made.pieces["clpu-der++"] if p.group == "actual")
+    job = next(p for p in made.jobs["clpu-der++"] if p.group == "actual")
     logits = Agent.logits
     monkeypatch.setattr(Agent, "logits", lambda agent, task, *rest: (asked.append(task), logits(agent, task, *rest))[1])
-    measured = perform(piece, made.data)
+    measured = perform(job, made.data)
     # After 1R all three tasks; after 2T only task 2, which has a network of its own; after 2F again only task 2.
     assert asked == ["1", "2", "3", "2", "2"]
-    agent = Agent("clpu-der++", seeds=piece.seeds, **piece.settings)
+    agent = Agent("clpu-der++", seeds=job.seeds, **job.settings)
     for number, request in enumerate(Stream("1R 2T 2F")):
         continue_stream(agent, str(request), lambda t: next((d.train_x, d.train_y) for d in made.data if d.name == t))
         for column, task in enumerate(made.data):
             right = logits(agent, task.name, task.test_x, 10).argmax(-1) == task.test_y
             assert np.array_equal(measured.accuracy[number, column], right.double().mean(-1).numpy())
+
+
+def test_class_incremental_accuracy_counts_right_pairs_of_task_and_label():
+    rng = np.random.default_rng(0)
+    x = {label: (8 * np.eye(4)[label] + rng.normal(size=(30, 4))).astype(np.float32) for label in range(4)}
+
+    def task(name, labels):
+        inputs = torch.from_numpy(np.concatenate([x[label] for label in labels]))
+        y = torch.tensor(np.repeat(labels, 30))
+        return TaskData(name, inputs, y, inputs, y, tuple(labels))
+
+    data = [task("1", [0, 1]), task("2", [2, 3]), task("never", [0, 2])]
+    agent = Agent("ridge", seeds=[0, 1])
+    assert class_incremental(agent, data).shape == (0,)
+    for one in data[:2]:
+        agent.learn(one.name, one.train_x, one.train_y)
+    assert class_incremental(agent, data).shape == (2,)
+    assert (class_incremental(agent, data) > 0.9).all()
+    swapped = [replace(data[0], test_x=data[1].test_x), data[1]]
+    assert (class_incremental(agent, swapped) < 0.6).all(), "half of the images are of the other task"

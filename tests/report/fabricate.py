@@ -14,9 +14,9 @@ import numpy as np
 
 from clpu import metrics
 from clpu.methods import METHODS, label_of
-from clpu.recipe import MethodAbout
 from clpu.requests import Stream
 from clpu.results import DataUsed, Forget, Recipe, Result, alive_after, write_recipe, write_result
+from clpu.runs.recipe import MethodAbout
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ def about(method):
     return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
 
 
-def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tuple(CHARACTERS), seeds=5, **changes):
+def recipe(benchmark="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tuple(CHARACTERS), seeds=5, **changes):
     tasks = max(5, len(Stream(requests).tasks))
-    classes = {"split-cifar10": 2, "split-cifar100": 20}.get(stream, 10)
+    classes = {"split-cifar10": 2, "split-cifar100": 20}.get(benchmark, 10)
     values = Recipe(
-        stream=stream,
+        benchmark=benchmark,
         requests=requests,
         profile="paper",
         methods=tuple(methods),
@@ -58,8 +58,8 @@ def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tupl
         counterfactual_seeds=tuple(range(1000, 1000 + seeds)),
         settings={m: {"epochs": 10, "batch_size": 32, "lr": 0.01, "weight_decay": 0.0005} for m in methods},
         network={"name": "mlp", "widths": [784, 100, 100]},
-        data=DataUsed(stream.split("-")[-1], "ab" * 32, tasks, 60000, 10000, (classes,) * tasks, 0),
-        command=f"clpu bench {stream} --profile paper --seeds {seeds}",
+        data=DataUsed(benchmark.split("-")[-1], "ab" * 32, tasks, 60000, 10000, (classes,) * tasks, 0),
+        command=f"clpu bench {benchmark} --profile paper --seeds {seeds}",
         versions={"clpu": "0.1.0", "numpy": "2.0.0", "python": "3.11.7", "torch": "2.13.0"},
         machine={"cpu": "a CPU", "cores": 2, "os": "Linux"},
         started="2026-11-16T04:00:00+00:00",
@@ -71,7 +71,7 @@ def recipe(stream="perm-mnist", requests="1R 2T 3T 4R 2R 3F 5T 5F", methods=tupl
 
 def result(run: Recipe, method: str, images: int = 40) -> Result:
     character = CHARACTERS.get(method, CHARACTERS["er"])
-    rng = np.random.default_rng(zlib.crc32(f"{run.stream} {method} {run.settings[method]}".encode()))
+    rng = np.random.default_rng(zlib.crc32(f"{run.benchmark} {method} {run.settings[method]}".encode()))
     stream = Stream(run.requests)
     names = [str(n) for n in range(1, run.data.tasks + 1)]
     if not set(stream.tasks) <= set(names):

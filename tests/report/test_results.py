@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 
 import numpy as np
 import pytest
@@ -14,8 +14,10 @@ from fabricate import recipe, result, run_folder
 from clpu import BadRun, jsonfile
 from clpu.results import Forget, Recipe, Result, read_recipe, read_run, result_path, write_recipe, write_result
 
-#: What a recipe may lack, because older runs do.
-OPTIONAL = {"format", "seconds", "overrides", "machines", "jobs", "methods_about"}
+#: What a recipe may lack.
+OPTIONAL = {
+    field.name for field in fields(Recipe) if field.default is not MISSING or field.default_factory is not MISSING
+}
 
 
 def edit(path, change):
@@ -43,9 +45,9 @@ class TestRoundTrip:
     def test_results_come_back_to_the_last_bit(self, tmp_path):
         made = result(recipe(), "der++")
         path = write_result(tmp_path, made)
-        again = Result.from_json(jsonfile.read(path), "er")
+        again = jsonfile.read(path, Result)
         assert (again.accuracy == made.accuracy).all()
-        assert jsonfile.dumps(again.to_json()) == path.read_text()
+        assert jsonfile.write(tmp_path / "again.json", again).read_text() == path.read_text()
 
     def test_the_bytes_do_not_depend_on_the_order_of_keys(self):
         assert jsonfile.dumps({"a": 1, "b": {"c": 2, "d": 3}}) == jsonfile.dumps({"b": {"d": 3, "c": 2}, "a": 1})
@@ -64,7 +66,7 @@ class TestRoundTrip:
         monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             jsonfile.write(path, {"a": 2})
-        assert jsonfile.read(path) == {"a": 1}
+        assert jsonfile.read(path, dict[str, int]) == {"a": 1}
         assert list(tmp_path.iterdir()) == [path]
 
     def test_a_run_keeps_the_order_of_its_recipe_and_knows_what_is_missing(self, tmp_path):
@@ -90,10 +92,10 @@ class TestRefusals:
             read_run(folder)
 
     @pytest.mark.parametrize("evil", ["\x1b]0;title\x07", "\ud800", "<img onerror=x>", "a\n\nb", ""])
-    @pytest.mark.parametrize("key", ["stream", "profile"])
+    @pytest.mark.parametrize("key", ["benchmark", "profile"])
     def test_names_that_could_play_tricks(self, folder, key, evil):
         edit(folder / "run.json", lambda v: v.update({key: evil}))
-        with pytest.raises(BadRun, match=r"U\+|cannot be the name"):
+        with pytest.raises(BadRun, match=r"U\+|cannot be the name|surrogate"):
             read_run(folder)
 
     def test_text_that_a_terminal_would_obey_anywhere(self, folder):
@@ -125,14 +127,8 @@ class TestRefusals:
             read_run(folder)
         path = folder / "run.json"
         path.write_text(path.read_text().replace('"cores": 2', '"cores": 1e999'))
-        with pytest.raises(BadRun, match="too large"):
+        with pytest.raises(BadRun, match="out of range"):
             read_run(folder)
-
-    def test_damaged_results_can_be_taken_for_missing(self, folder):
-        (folder / "results" / "er.json").write_text("{")
-        damaged = {}
-        assert read_run(folder, damaged).missing == ["er"]
-        assert "er.json" in damaged["er"]
 
     @pytest.mark.parametrize("value", [True, "0.5", None])
     def test_accuracies_that_are_no_numbers(self, folder, value):
@@ -143,15 +139,24 @@ class TestRefusals:
     def test_damaged_results_say_what_can_be_done(self, folder):
         path = folder / "results" / "er.json"
         path.write_bytes(path.read_bytes()[:100])
-        with pytest.raises(BadRun, match="makes it again"):
+        with pytest.raises(BadRun, match="recomputes it"):
             read_run(folder)
 
-    def test_a_newer_version(self, folder):
-        edit(folder / "run.json", lambda v: v.update(version=2))
-        with pytest.raises(BadRun, match=r"version 2; this clpu reads version 1"):
+    @pytest.mark.parametrize("version", [1, 3, "2", None])
+    def test_a_different_version(self, folder, version):
+        for name in ("run.json", "results/er.json"):
+            before = (folder / name).read_bytes()
+            edit(folder / name, lambda v: v.update(version=version))
+            with pytest.raises(BadRun, match=rf"version {version!r}; this clpu reads version 2"):
+                read_run(folder)
+            (folder / name).write_bytes(before)
+
+    def test_an_audit_is_not_a_benchmark(self, folder):
+        edit(folder / "run.json", lambda v: v.update(kind="audit"))
+        with pytest.raises(BadRun, match="contains audit results; expected those of a benchmark"):
             read_run(folder)
 
-    @pytest.mark.parametrize("key", sorted(set(recipe().to_json()) - OPTIONAL))
+    @pytest.mark.parametrize("key", sorted(set(jsonfile.to_plain(recipe())) - OPTIONAL))
     def test_a_recipe_that_lacks_a_field_names_it(self, folder, key):
         edit(folder / "run.json", lambda v: v.pop(key))
         with pytest.raises(BadRun, match=key):
@@ -175,16 +180,18 @@ class TestRefusals:
         with pytest.raises(BadRun, match=reason):
             read_run(folder)
 
-    @pytest.mark.parametrize("key", sorted(recipe().to_json()))
+    @pytest.mark.parametrize("key", sorted(jsonfile.to_plain(recipe())))
     @pytest.mark.parametrize("value", [True, {"x": []}, [[]], -1.5, "x"])
     def test_a_recipe_with_anything_anywhere_is_read_or_refused(self, folder, key, value):
         edit(folder / "run.json", lambda v: v.update({key: value}))
         with contextlib.suppress(BadRun):
             read_run(folder)
 
-    @pytest.mark.parametrize("key", sorted(result(recipe(), "er").to_json()))
+    @pytest.mark.parametrize("key", sorted(jsonfile.to_plain(result(recipe(), "er"))))
     @pytest.mark.parametrize("value", [True, {"x": []}, [[]], -1.5, "x", [], None])
     def test_results_with_anything_anywhere_are_refused(self, folder, key, value):
+        if (key, value) == ("class_incremental", []):
+            return  # as in runs from before it was measured
         edit(result_path(folder, "er"), lambda v: v.update({key: value}))
         with pytest.raises(BadRun):
             read_run(folder)
@@ -193,20 +200,20 @@ class TestRefusals:
         ("change", "reason"),
         [
             (lambda v: v["accuracy"].pop(), "accuracy has shape"),
-            (lambda v: v["accuracy"][0][0].append(0.5), "not an array"),
+            (lambda v: v["accuracy"][0][0].append(0.5), "different lengths"),
             (lambda v: v["accuracy"][0][0].__setitem__(0, 1.5), "between 0 and 1"),
             (lambda v: v["alive"][2].remove("1"), "do not follow from the requests"),
             (lambda v: v["requests"].__setitem__(7, "9F"), "cannot be read"),
             (lambda v: v["requests"].__setitem__(7, "4F"), "do not follow from the requests"),
             (lambda v: v["forgets"].pop(), "forgets do not follow"),
             (lambda v: v["forgets"][0].update(counterfactual="1R"), "forgets do not follow"),
-            (lambda v: v["forgets"][0]["in_group"]["tasks"].pop("2"), "instead of"),
-            (lambda v: v["forgets"][0]["in_group"]["tasks"]["2"][0].__setitem__(1, 0.6), "not symmetric"),
-            (lambda v: v["forgets"][0]["across"]["tasks"]["2"][0].__setitem__(1, 0.8), "between 0 and 0.693"),
-            (lambda v: v["forgets"][0]["across"]["tasks"]["2"].pop(), "should have shape"),
+            (lambda v: v["forgets"][0]["in_group"].pop("2"), "instead of"),
+            (lambda v: v["forgets"][0]["in_group"]["2"][0].__setitem__(1, 0.6), "not symmetric"),
+            (lambda v: v["forgets"][0]["across"]["2"][0].__setitem__(1, 0.8), "between 0 and 0.693"),
+            (lambda v: v["forgets"][0]["across"]["2"].pop(), "should have shape"),
             (lambda v: v["forgets"][0]["counterfactual_accuracy"].pop(), "instead of"),
-            (lambda v: v["bytes"].__setitem__(0, -1), "none negative"),
-            (lambda v: v.update(method="seq"), "holds the results of 'seq'"),
+            (lambda v: v["bytes"].__setitem__(0, -1), "expected `int` >= 0"),
+            (lambda v: v.update(method="seq"), "contains the results of 'seq'"),
         ],
     )
     def test_damage_is_named(self, folder, change, reason):
@@ -225,7 +232,7 @@ class TestRefusals:
             result_path(tmp_path, name)
 
     def test_a_huge_file_is_not_read(self, folder, monkeypatch):
-        monkeypatch.setattr(jsonfile, "LARGEST", 100)
+        monkeypatch.setattr(jsonfile, "MAX_BYTES", 100)
         with pytest.raises(BadRun, match="larger than"):
             read_run(folder)
 

@@ -16,10 +16,10 @@ from fabricate import about
 from rich.console import Console
 
 from clpu import metrics
-from clpu.recipe import MethodAbout
 from clpu.report import paper, tables, terminal
 from clpu.report.html_tables import main_table
 from clpu.report.summary import Estimate, best, summarise
+from clpu.runs.recipe import MethodAbout
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ class TestMarkdown:
             assert words in text
 
     def test_a_benchmark_that_the_paper_lacks_has_no_comparison(self, make):
-        run = make(methods=["er"], stream="rot-digits")
+        run = make(methods=["er"], benchmark="rot-digits")
         assert "Comparison with the paper" not in tables.to_markdown([(run, summarise(run))])
 
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import os
+import re
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from clpu import METHODS, Agent, Request
-from clpu.state import State
+from clpu.settings import DEFAULT_METHOD
+from clpu.state import Leaf, People, Spec, Task
+from clpu.state.leaf import write_tensors
 from clpu.store import open as open_store
-from clpu.store.contents import unseal_task
+from clpu.store import plan
 from clpu.store.files import Files
-from clpu.store.format import Manifest
-from clpu.store.keys import Keys
+from clpu.store.folder import Access, Folder
+from clpu.store.lifecycle import adopt
 
 SETTINGS: dict[str, Any] = {"hidden": (6,), "epochs": 1, "batch_size": 8, "memory": 6, "replay_batch_size": 4}
 
@@ -57,7 +63,7 @@ def follow(path: Path, requests: str, **options: Any) -> str:
         return agent.digest()
 
 
-def digest_after(requests: str, method: str = "clpu-der++") -> str:
+def digest_after(requests: str, method: str = DEFAULT_METHOD) -> str:
     """The digest of an agent in memory after the same requests."""
     if (requests, method) in _DIGESTS:
         return _DIGESTS[requests, method]
@@ -71,47 +77,74 @@ def digest_after(requests: str, method: str = "clpu-der++") -> str:
 _DIGESTS: dict[tuple[str, str], str] = {}
 
 
+def synthetic(status: str, number: int, people: Mapping[People, int] | None = None) -> Task:
+    """A task that no method learned, made without torch; its leaf follows from the number."""
+
+    def leaf(number: int) -> Leaf:
+        return Leaf.from_bytes(write_tensors({"rows": (Spec("I64", (2,)), number.to_bytes(8, "little") * 2)}))
+
+    facts = {"labels": [0, 1], "inputs": {"shape": [4], "integer": False}, "steps": number}
+    return Task(status, facts, leaf(number), {who: leaf(n) for who, n in (people or {}).items()})
+
+
 def clone(template: Path, path: Path) -> Path:
     """A copy of a store with all times."""
     shutil.copytree(template, path, copy_function=shutil.copy2)
     return path
 
 
+def clone_apart(template: Path, path: Path) -> tuple[Path, Path]:
+    """A copy of a folder with a store and its keys, in which the keys belong to the copy."""
+    clone(template, path)
+    adopt(path / "store", Access(path / "keys"))
+    return path / "store", path / "keys"
+
+
 def picture(folder: Path) -> dict[str, Any]:
-    """All that can be compared of a folder: names, kinds, modes, sizes, links, times and bytes; of folders as well."""
+    """All that can be compared of a folder: names, kinds, modes, sizes, links, times and bytes; of folders as well.
+
+    Of `head` all but the bytes, which are random.
+    """
     found = {}
     for path in sorted([folder, *folder.rglob("*")]):
         about = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(about.st_mode) else None
         name = str(path.relative_to(folder))
+        content = None if name == "head" else content
         found[name] = (oct(about.st_mode), about.st_size, about.st_nlink, about.st_mtime_ns, content)
     return found
 
 
+RANDOM = re.compile(r"(leaves|keys|.*/keys)(/[0-9a-f]{2}(/[0-9a-f]{32})?)?")
+
+
 def picture_without_secrets(folder: Path, keys: Path | None = None) -> dict[str, Any]:
-    """As `picture`, with the living temporary tasks' random names, keys, nonces and ciphertexts taken out.
+    """As `picture`, with random names, keys, nonces and ciphertexts of what can be forgotten taken out.
 
     In their place stands what the ciphertexts hold, so that two pictures are equal only if that is equal too.
     """
-    whole = picture(folder)
-    manifest = Manifest.from_bytes((folder / "store.json").read_bytes())
-    held = Keys.from_bytes((keys or folder / "keys.json").read_bytes())
-    inside = []
-    for entry in manifest.temporary:
-        key = held.tasks[entry.id]
-        sealed = (folder / entry.name).read_bytes()
-        name, task = unseal_task(sealed, entry.id, key)
-        mode, size, links, time, _ = whole.pop(f"temporary/{entry.id}")
-        inside.append((State({}).with_task(name, task).to_bytes(), mode, size, links, time))
-    whole["temporary tasks"] = sorted(inside)
-    if manifest.temporary:
-        text = json.loads((folder / "store.json").read_bytes())
-        whole["store.json"] = (
-            *whole["store.json"][:-1],
-            {**text, "temporary": len(text["temporary"]), "checksum": None},
-        )
-        if keys is None:
-            whole["keys.json"] = (*whole["keys.json"][:-1], held.signing, len(held.tasks))
+    whole = picture(folder) | ({} if keys is None else {f"apart/keys/{k}": v for k, v in picture(keys).items()})
+    inside: list[Any] = []
+    with Folder(folder, Access(keys)) as opened:
+        opened.load()
+        view = opened.view()
+        for name in view.keys:
+            path = f"leaves/{name[:2]}/{name}"
+            sealed = (folder / path).read_bytes()
+            mode, size, links, time, _ = whole[path]
+            inside.append((opened.unsealed(path, name, sealed, view.keys), mode, size, links, time))
+    random = {name for name in whole if (found := RANDOM.fullmatch(name)) and found[3]}
+    inside += [(b"", *whole[name][:-1]) for name in random if not name.startswith("leaves")]
+    shards = {name for name in whole if (found := RANDOM.fullmatch(name)) and found[2] and not found[3]}
+    inside += sorted({(b"", whole[name][0], whole[name][3]) for name in shards})  # their size is chance on some disks
+    for name in random | shards:
+        del whole[name]
+    for name in ("leaves", "keys", "apart/keys/."):  # how many folders of leaves there are is chance
+        if name in whole:
+            whole[name] = (whole[name][0], whole[name][3])
+    whole["forgettable"] = sorted(inside)
+    if keys is not None:
+        del whole["apart/keys/place.json"]  # it says which copy this is
     return whole
 
 
@@ -149,14 +182,16 @@ class Injector:
 
 @contextmanager
 def injected(fault: Fault | None = None) -> Iterator[Injector]:
-    """Within this block every store's calls go through an injector."""
+    """Within this block every store's calls go through an injector.
+
+    New leaves get names that fall into the same folders each time, so that one request always makes the same calls.
+    """
     injector = Injector(fault)
-    original = Files.call
-    Files.call = lambda self, *args, **options: injector.call(*args, **options)  # type: ignore[method-assign]
-    try:
+    folders = itertools.count(0xC0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "call", lambda self, *args, **options: injector.call(*args, **options))
+        patch.setattr(plan, "secrets", SimpleNamespace(token_hex=lambda n: f"{next(folders):02x}{token_hex(n - 1)}"))
         yield injector
-    finally:
-        Files.call = original  # type: ignore[method-assign]
 
 
 def failing(number: int) -> Callable[..., Any]:

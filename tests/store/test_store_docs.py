@@ -33,6 +33,8 @@ def test_it_learns_both_tasks(tmp_path: Path) -> None:
         ["bash", "-e"], input=walkthrough(), cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    accuracies = [float(share) for share in re.findall(r"([\d.]+)%", done.stdout)]
+    accuracies = [
+        float(share) for share in re.findall(r"^  \w+ +(?:permanent|temporary) .* ([\d.]+)%", done.stdout, re.M)
+    ]
     assert len(accuracies) == 2
     assert min(accuracies) > 95

@@ -83,8 +83,8 @@ def harass(victim: Victim, template: Path, place: Path, kills: int, seed: int) -
             *(f"{task}{letter}" for task in temporary for letter in "FFR"),
         ]
         request = luck.choice(choices)
-        after = None if luck.random() < 0.4 else luck.randrange(60)
-        delay = luck.uniform(0, 0.04)
+        after = None if luck.random() < 0.4 else luck.randrange(90)
+        delay = luck.uniform(0, 0.12)
         old, changed = twin.digest(), twin.copy()
         handle(changed, request)
         returned = victim.handle(store, request, delay, after)

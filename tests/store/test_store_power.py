@@ -48,16 +48,22 @@ class Disk:
 
     @staticmethod
     def _listing(path: Path | int) -> Listing:
-        with os.scandir(path) as entries:
-            return {entry.name: entry.inode() for entry in entries}
+        # Opened anew: on btrfs a descriptor does not show names that are newer than itself.
+        fd = os.open(".", os.O_RDONLY, dir_fd=path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
+        try:
+            with os.scandir(fd) as entries:
+                return {entry.name: entry.inode() for entry in entries}
+        finally:
+            os.close(fd)
 
     def call(self, operation: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self.crash_after is not None and self.count >= self.crash_after:
             raise Crash
         self.count += 1
         result = function(*args, **options)
-        if operation == "open":
-            number = self._hold(os.dup(result))
+        if operation in ("open", "mkdir"):
+            fd = os.dup(result) if operation == "open" else os.open(args[0], os.O_RDONLY, dir_fd=options["dir_fd"])
+            number = self._hold(fd)
             if number in self.folders:
                 self.listings.setdefault(number, {})
             else:
@@ -75,7 +81,7 @@ class Disk:
         now = {os.fstat(fd).st_ino: fd for fd in self.held}
 
         def lay(folder: int, path: Path) -> None:
-            path.mkdir()
+            path.mkdir(mode=0o700)
             flushed = self.listings.get(folder, {})
             current = self._listing(now[folder]) if os.fstat(now[folder]).st_nlink else {}
             for name in sorted(flushed.keys() | current.keys()):

@@ -1,6 +1,5 @@
 """Random markers in a task's name, inputs and labels: after a forget not one of them is on the disk."""
 
-import json
 import logging
 import secrets
 from pathlib import Path
@@ -44,18 +43,21 @@ class Marked:
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_a_forgotten_task_leaves_no_byte(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    keys = tmp_path / "keys.json" if where == "elsewhere" else None
+    keys = tmp_path / "keys" if where == "elsewhere" else None
     gone, kept, other = Marked(), Marked(), Marked()
     with create(tmp_path / "store", keys=keys, hidden=(6,), epochs=2, memory=50) as agent:
         agent.learn(kept.name, kept.x, kept.y)
         agent.learn(gone.name, gone.x, gone.y, temporary=True)
         agent.learn(other.name, other.x, other.y, temporary=True)
+        (tmp_path / "clear").write_bytes(agent.state().to_bytes())
         assert search([tmp_path], kept.forms), "the scan finds what is there"
-        assert not search([tmp_path], gone.forms), "a temporary task is never written in the clear"
+        (tmp_path / "clear").unlink()
+        for task in (gone, kept, other):
+            assert not search([tmp_path], task.forms), "nothing that was learned is ever written in the clear"
         agent.forget(gone.name)
         assert not search([tmp_path], gone.forms)
         agent.keep(other.name)
-        assert search([tmp_path], other.forms)
+        assert not search([tmp_path], other.forms)
     with open_store(tmp_path / "store", keys=keys):
         assert not search([tmp_path], gone.forms)
     assert gone.name not in caplog.text
@@ -65,15 +67,14 @@ def test_the_keys_and_ciphertexts_of_a_forgotten_task_are_gone_too(tmp_path: Pat
     task = Marked()
     with create(tmp_path / "store", hidden=(6,), epochs=1) as agent:
         agent.learn(task.name, task.x, task.y, temporary=True)
-        (id, key), *_ = agent._store.standing.keys.items()
-        content = (tmp_path / "store" / "temporary" / id).read_bytes()
+        (id, entry), *_ = agent._store.standing.keys.items()
+        content = (tmp_path / "store" / "leaves" / id[:2] / id).read_bytes()
         needles = {
-            "key": key,
-            "key as text": key.hex().encode(),
+            "key": entry,
             "name of the file": id.encode(),
             **{f"ciphertext {at}": content[at : at + 16] for at in range(0, len(content) - 16, 512)},
         }
-        assert {trace.what for trace in search([tmp_path], needles)} == needles.keys() - {"key"}
+        assert {trace.what for trace in search([tmp_path], needles)} == needles.keys()
         agent.forget(task.name)
         assert not search([tmp_path], needles)
 
@@ -84,9 +85,10 @@ def test_the_size_of_a_living_task_tells_little(store: Path) -> None:
     with open_store(store) as agent:
         for name, classes in (("a", 2), ("b" * 20, 3)):
             agent.learn(name, x, np.arange(24) % classes, temporary=True)
-    assert {path.stat().st_size % 4096 for path in (store / "temporary").iterdir()} == {0}
-    entries = json.loads((store / "store.json").read_bytes())["temporary"]
-    assert len({(entry["size"], frozenset(entry)) for entry in entries}) == 1
+    sizes = [path.stat().st_size for path in (store / "leaves").rglob("*") if path.is_file()]
+    assert len(sizes) == 2
+    assert len({*sizes}) == 1
+    assert sizes[0] % 4096 == 0
 
 
 def test_the_commands_print_no_name_that_a_log_would_keep(tmp_path: Path) -> None:

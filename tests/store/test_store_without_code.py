@@ -1,20 +1,34 @@
 """A store whose method or network cannot be loaded is still listed, verified and, above all, able to forget."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from storekit import Crash, Fault, clone, crashing, follow, handle, injected, picture, settings
+from storekit import (
+    Crash,
+    Fault,
+    clone,
+    crashing,
+    follow,
+    handle,
+    injected,
+    picture,
+    picture_without_secrets,
+    settings,
+    synthetic,
+)
 from typer.testing import CliRunner, Result
 
 import clpu
 from clpu import METHODS
-from clpu.io import sha256
-from clpu.state import Leaf, State, Task
+from clpu.state import State
 from clpu.store import create, forgetting, verify
 from clpu.store import open as open_store
 from clpu.store.__main__ import app
+from clpu.store.folder import Folder
+from clpu.store.plan import File, root_bytes
 from clpu.store.receipt import read_receipt
 from clpu.store.store import Store
 
@@ -97,8 +111,9 @@ def test_the_folder_is_that_of_a_store_that_never_learned_the_task(tmp_path: Pat
     clone(tmp_path / "a", tmp_path / "b")
     with open_store(tmp_path / "b", method=AnyTask) as agent:
         handle(agent, forgotten)
-    assert picture(tmp_path / "a") != picture(tmp_path / "b")
+    assert picture_without_secrets(tmp_path / "a") != picture_without_secrets(tmp_path / "b")
     run("forget", tmp_path / "b", task)
+    assert picture_without_secrets(tmp_path / "a") == picture_without_secrets(tmp_path / "b")
     assert picture(tmp_path / "a") == picture(tmp_path / "b")
 
 
@@ -127,31 +142,15 @@ def test_an_inexact_method_is_needed_to_forget_and_nothing_changes_without_it(tm
     assert picture(store) == before
 
 
-def test_the_receipt_of_a_permanent_task_names_its_file(tmp_path: Path) -> None:
-    store = made(tmp_path / "store", AnyTask, "1R 2T")
-    (entry,) = json.loads((store / "store.json").read_bytes())["remembered"]
-    file = store / "remembered" / f"{entry['sha256']}.safetensors"
-    content = file.read_bytes()
-    with open_store(store, method=AnyTask, read_only=True) as agent:
-        digests = [agent.digest(), agent.state().without("1").digest()]
-    run("forget", store, "1", "--receipt", tmp_path / "receipt.json")
-    assert not file.exists()
-    receipt = read_receipt(tmp_path / "receipt.json")
-    receipt.verify()
-    assert receipt.statement["files_removed"] == [sha256(content)]
-    assert receipt.statement["key_destroyed"] is None
-    assert receipt.statement["ciphertexts_destroyed"] == []
-    assert [receipt.statement["digest_before"], receipt.statement["digest_after"]] == digests
-
-
 def test_command_and_agent_give_the_same_receipt(store: Path, tmp_path: Path) -> None:
     follow(store, "1R 2T")
     clone(store, tmp_path / "other")
-    run("forget", store, "2", "--receipt", tmp_path / "receipt.json")
+    run("forget", store, "2", "--receipt", tmp_path / "receipt.json", "--digests")
     with open_store(tmp_path / "other") as agent:
-        by_agent = agent.forget_with_receipt("2").statement
+        by_agent = agent.forget_with_receipt("2", digests=True).statement
     by_command = read_receipt(tmp_path / "receipt.json").statement
-    assert {**by_command, "when": ""} == {**by_agent, "when": ""}
+    chance = ("request", "received", "done", "salt", "touched", "keys_destroyed", "shared_before", "shared_after")
+    assert {**by_command, **dict.fromkeys(chance)} == {**by_agent, **dict.fromkeys(chance)}
     assert picture(store) == picture(tmp_path / "other")
 
 
@@ -164,9 +163,9 @@ def test_a_crash_at_any_call_of_a_forget_without_the_method_leaves_the_old_or_th
     follow(never, "1R")
 
     def forget(path: Path) -> None:
-        with Store(path, None, write=True) as opened:
+        with Store(path, write=True) as opened:
             opened.load()
-            forgetting.forget(opened, "2")
+            forgetting.forget(opened, task="2")
 
     with injected() as injector:
         forget(clone(prepared, tmp_path / "counted"))
@@ -190,45 +189,51 @@ def test_a_crash_at_any_call_of_a_forget_without_the_method_leaves_the_old_or_th
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda about: about.update(forgets="all"),
-        lambda about: about.update(forgets=["tasks"]),
-        lambda about: about.pop("forgets"),
-        lambda about: about.update(method=3),
-        lambda about: about.update(settings=[]),
-        lambda about: about.update(seeds="0"),
-        lambda about: about.update(seeds=[True]),
+        {"forgets": "all"},
+        {"forgets": ["tasks"]},
+        {"forgets": None},
+        {"method": 3},
+        {"settings": []},
+        {"settings": {"hidden": [10**9]}},
+        {"settings": {"hidden": [6] * 10**5}},
+        {"seeds": "0"},
+        {"seeds": [True]},
+        {"seeds": list(range(1_500_000))},
     ],
+    ids=str,
 )
-def test_a_description_that_no_agent_wrote_is_a_typed_error_for_every_command(store: Path, spoil) -> None:  # type: ignore[no-untyped-def]
-    from clpu.store.format import to_json
-
+def test_a_description_that_no_agent_wrote_is_a_typed_error_for_every_command(store: Path, spoil: dict) -> None:
     follow(store, "1R 2T")
-    content = json.loads((store / "store.json").read_bytes())
-    del content["checksum"]
-    spoil(content["agent"])
-    (store / "store.json").write_bytes(to_json(content))
-    for command in (["status", store], ["forget", store, "2"]):
-        assert run(*command, code=1).stderr.startswith("error: BadStore")
-    assert "does not fit the other files" in run("verify", store, code=1).output
+    with Folder(store) as opened:
+        view = opened.view()
+        files = [File(name, True) for name in view.permanent]
+        forged = root_bytes({**view.about, **spoil}, files, opened.secrets)
+    (store / "root").write_bytes(forged)
+    for command in (["status", store], ["forget", store, "2"], ["verify", store]):
+        assert run(*command, code=1).exit_code == 1
+    with pytest.raises(clpu.BadStore):
+        open_store(store)
 
 
 def test_the_records_of_people_are_stored_and_removed_with_their_task(store: Path) -> None:
-    """No method has any yet; what the tree can hold, the store keeps."""
-
-    def task(status: str) -> Task:
-        facts = {"labels": [0, 1], "inputs": {"shape": [4], "integer": False}}
-        rows = Leaf({"rows": torch.arange(6, dtype=torch.int64)})
-        return Task(status, facts, Leaf({"head": torch.ones(2)}), {("ada",): rows, ("ada", "bob"): rows})
-
-    with Store(store, None, write=True) as opened:
+    """No method has any yet; what the tree can hold, the store keeps, each leaf in a file with a key of its own."""
+    before = picture(store)
+    people = {("ada",): 1, ("ada", "bob"): 1, ("bob",): 2}
+    with Store(store, write=True) as opened:
         empty = opened.load()
-        state = empty.with_task("1", task("R")).with_task("2", task("T"))
-        before = picture(store)
+        state = empty.with_task("1", synthetic("T", 1, people)).with_task("2", synthetic("T", 2, people))
         opened.commit(state)
+        assert len(opened.standing.files) == len(opened.standing.keys) == 8
     assert verify(store).good
-    with Store(store, None, write=True) as opened:
+    fewer = state.tasks["2"]
+    fewer = replace(fewer, people={who: leaf for who, leaf in fewer.people.items() if "ada" not in who})
+    with Store(store, write=True) as opened:
         assert opened.load() == state
-        opened.commit(state.without("2").without("1"))
-    with Store(store, None, write=False) as opened:
+        opened.commit(opened.standing.state.with_task("2", fewer))
+        assert len(opened.standing.files) == 6
+    with Store(store, write=True) as opened:
+        assert opened.load() == state.with_task("2", fewer)
+        opened.commit(empty)
+    with Store(store, write=False) as opened:
         assert opened.load() == empty
     assert picture(store) == before

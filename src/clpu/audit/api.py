@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,24 @@ import torch
 from torch import nn
 
 import clpu
+from clpu import auto, jsonfile
 from clpu.agent import Agent
 from clpu.audit import run as auditing
 from clpu.audit.findings import Findings
-from clpu.audit.plan import AUDIT_REQUESTS, AuditPlan, Design, probes
-from clpu.audit.probes import Probe, work
+from clpu.audit.plan import AUDIT_REQUESTS, AuditPlan, Design, plan_of
+from clpu.audit.probes import work
 from clpu.audit.verdict import Verdict, verdict
-from clpu.bench.engine import Event
-from clpu.bench.pieces import TaskData
-from clpu.bench.plan import checksum
 from clpu.errors import BadData, BadRun, BadSetting
-from clpu.inputs import read_inputs, read_labels
+from clpu.inputs import read_inputs
+from clpu.labels import classes, encode, read_labels
 from clpu.methods import METHODS, Method
-from clpu.recipe import DataUsed, MethodAbout, Recipe
 from clpu.requests import Stream
+from clpu.runs import folder as folders
+from clpu.runs.engine import Event
+from clpu.runs.jobs import TaskData
+from clpu.runs.plan import COUNTERFACTUAL_SEEDS, checksum
+from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
+from clpu.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class AuditResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for `json.dump`."""
-        return {"recipe": self.recipe.to_json(), "findings": self.findings.to_json(), "verdict": vars(self.verdict)}
+        plain = {"recipe": self.recipe, "findings": self.findings, "verdict": self.verdict}
+        return {name: jsonfile.to_plain(value) for name, value in plain.items()}
 
     def page(self) -> str:
         """A self-contained HTML page."""
@@ -84,24 +89,28 @@ def audit(
     exact (proved bitwise)
     """
     own = isinstance(network, nn.Module)
-    data = [_task(name, arrays, tokens=own) for name, arrays in _named(tasks)]
+    kind = network if isinstance(network, str) else "module"
+    scaled = not own and settings.get("scaling", "auto") in ("auto", "task")
+    data = [_task(name, arrays, kind, scaled) for name, arrays in _named(tasks)]
     asked = requests if isinstance(requests, Stream) else Stream(requests)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
         raise BadSetting(f"the tasks are {', '.join(d.name for d in data)}; the requests name {', '.join(unknown)} too")
     agent = Agent(method, network, device=device, threads=threads, **settings)
+    # The attacks see what the networks see, with settings that do not depend on the task.
+    found = auto.resolved(agent.settings, len(data[0].train_y), data[0].train_x[0].numel(), kind)
+    options = {**settings, **found, "scaling": "none"}
+    agent = Agent(method, network, device=device, threads=threads, **options)
     asked.check(agent.forgets)
     chosen = METHODS[method] if isinstance(method, str) else method
-    kind = network if isinstance(network, str) else "module"
     design = Design(runs=runs, pairs=pairs, error_rate=error_rate)
-    made = list(probes(agent.method, asked, data, design, kind, agent.settings, device, threads))
     recipe = Recipe(
-        stream="custom tasks",
+        benchmark="custom tasks",
         requests=str(asked),
         profile="custom",
         methods=(agent.method,),
         seeds=tuple(range(runs)),
-        counterfactual_seeds=_counterfactual_seeds(made),
+        counterfactual_seeds=tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + runs)),
         settings={agent.method: agent.settings},
         network={"name": kind},
         data=DataUsed(
@@ -117,7 +126,7 @@ def audit(
         machine={"device": str(device), "threads": threads},
         methods_about={chosen.name: MethodAbout(chosen.label or chosen.name, chosen.forgets, chosen.upper_bound)},
     )
-    plan = AuditPlan(recipe, design, data, {agent.method: made})
+    plan = plan_of(recipe, data, design)
     job = partial(work, method=chosen, network=network if isinstance(network, nn.Module) else None)
     if folder is not None:
         return _audited(plan, chosen, Path(folder), job, progress, mix_machines)
@@ -125,20 +134,16 @@ def audit(
         return _audited(plan, chosen, Path(scratch), job, progress)
 
 
-def _counterfactual_seeds(made: Sequence[Probe]) -> tuple[int, ...]:
-    """The seeds of the counterfactual runs."""
-    return tuple(sorted({seed for probe in made if probe.group.startswith("counterfactual") for seed in probe.seeds}))
-
-
 def _audited(
     plan: AuditPlan, method: type[Method], folder: Path, job: Any, progress: Callable[[Event], None], mix: bool = False
 ) -> AuditResult:
-    failures = auditing.run(plan, folder, 1, progress, job, {method.name: method.forgets_exactly()}, mix)
-    if failures:
-        name, reason = next(iter(failures.items()))
-        raise BadRun(f"{len(failures)} jobs of the audit failed. The first, {name}: {reason.strip()}")
-    made = auditing.read_audit(folder)
-    return AuditResult(made.recipe, made.findings[method.name])
+    with folders.RunFolder(folder, replace(auditing.AUDIT, work=job)) as run:
+        run.resume(plan, mix)
+        failures = run.execute(1, progress)
+        if failures:
+            name, reason = next(iter(failures.items()))
+            raise BadRun(f"{len(failures)} jobs of the audit failed. The first, {name}: {reason.strip()}")
+        return AuditResult(run.recipe, run.results[method.name])
 
 
 def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
@@ -147,14 +152,16 @@ def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(task.name, (task.train.x, task.train.y, task.test.x, task.test.y)) for task in tasks]
 
 
-def _task(name: str, arrays: Sequence[Any], tokens: bool = False) -> TaskData:
-    """A task's data as the agent would read them; only a user's module takes integers as they are."""
+def _task(name: str, arrays: Sequence[Any], network: str, scaled: bool) -> TaskData:
+    """A task's data as the agent would read and scale them; only a user's module takes integers as they are."""
     if len(arrays) not in (2, 4):
         raise BadData(f"task {name!r} needs (train_x, train_y, test_x, test_y) or (train_x, train_y)")
     cpu = torch.device("cpu")
-    x, test_x = read_inputs(arrays[0], None, tokens, cpu), read_inputs(arrays[-2], None, tokens, cpu)
-    y, test_y = read_labels(arrays[1], len(x)), read_labels(arrays[-1], len(test_x))
-    classes = tuple(y.unique().tolist())
-    if not set(test_y.tolist()) <= set(classes):
-        raise BadData(f"task {name!r} has test labels that do not occur in its training data")
-    return TaskData(name, x, y, test_x, test_y, classes)
+    tokens = network == "module"
+    x, test_x = (read_inputs(array, None, tokens, cpu, wide=scaled) for array in (arrays[0], arrays[-2]))
+    if scaled and x.is_floating_point() and test_x.is_floating_point():
+        scaling = Scaling.fitted(x, network)
+        x, test_x = scaling(x), scaling(test_x)
+    labels, y = classes(read_labels(arrays[1], len(x)))
+    test_y = encode(read_labels(arrays[-1], len(test_x)), labels, name)
+    return TaskData(name, x, torch.from_numpy(y), test_x, torch.from_numpy(test_y), tuple(range(len(labels))))

@@ -8,8 +8,8 @@ from urllib.parse import quote, unquote
 
 from clpu.agent import Agent
 from clpu.audit.outside import outside
-from clpu.bench.pieces import TaskData
 from clpu.io import canonical, sha256
+from clpu.runs.jobs import TaskData
 from clpu.state import Leaf
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from clpu.bench import options
-from clpu.options import Load, load_files
+from clpu import options
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -31,7 +30,7 @@ def add_commands(app: typer.Typer) -> None:
         workers: options.Workers = None,
         threads: options.Threads = 1,
         set_: options.Overrides = None,
-        load: Load = None,
+        load: options.Load = None,
         store: Annotated[
             bool, typer.Option("--store", help="Also let a durable agent forget, and search its folder for remnants.")
         ] = False,
@@ -40,7 +39,8 @@ def add_commands(app: typer.Typer) -> None:
         ] = 0.01,
         device: options.Device = "cpu",
         mix_machines: options.MixMachines = False,
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdicts only, no progress.")] = False,
+        nice: options.Nice = False,
+        quiet: options.Quiet = False,
     ) -> None:
         """Test whether a forgotten task leaves a trace.
 
@@ -48,24 +48,11 @@ def add_commands(app: typer.Typer) -> None:
         bit for bit and their behaviour statistically. Prints a cost estimate first; rerun the same command to resume.
         """
         from clpu.audit.command import audit as command
+        from clpu.runs.command import ExecutionOptions
 
-        load_files(load)
+        options.load_files(load)
         names = options.names_of(methods)
         folder = out or Path("audits") / f"{benchmark}-{profile}"
-        code = command(
-            benchmark,
-            profile,
-            names,
-            requests,
-            runs,
-            folder,
-            workers,
-            set_ or [],
-            error_rate,
-            device,
-            quiet,
-            store,
-            threads,
-            mix_machines,
-        )
-        raise typer.Exit(code)
+        execution = ExecutionOptions("local", None, workers, device, threads, mix_machines, nice, quiet)
+        asked = (benchmark, profile, names, requests, runs, folder, set_ or [], error_rate, execution, store)
+        raise typer.Exit(command(*asked))

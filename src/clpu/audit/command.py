@@ -7,95 +7,76 @@ from dataclasses import replace
 from pathlib import Path
 
 from clpu import jsonfile, terminal
-from clpu.audit import run as auditing
+from clpu.audit.findings import Findings
 from clpu.audit.page import page
-from clpu.audit.plan import DESIGNS, AuditPlan, audit_profile, estimate
+from clpu.audit.plan import DESIGNS, audit_profile, estimate, plan
+from clpu.audit.run import AUDIT, Audit
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
-from clpu.bench import plan as planning
-from clpu.bench import run as benchmark
-from clpu.bench.display import Display
-from clpu.errors import BadSetting
-from clpu.report.formatting import duration
 from clpu.requests import Stream
+from clpu.runs.command import ExecutionOptions, execute
+from clpu.runs.folder import RunFolder
+from clpu.runs.plan import check_methods, command_line, with_settings
+from clpu.terminal import duration
 
 
 def audit(
-    stream: str,
+    benchmark: str,
     profile: str,
     methods: Sequence[str],
     requests: str,
     runs: int | None,
-    folder: Path,
-    workers: int | None,
+    path: Path,
     overrides: Sequence[str],
     error_rate: float,
-    device: str,
-    quiet: bool,
+    options: ExecutionOptions,
     store: bool = False,
-    threads: int = 1,
-    mix_machines: bool = False,
 ) -> int:
     """Run or resume an audit and report; the exit code. That a trace was found is a result, not a failure."""
-    if workers is not None and workers < 1:
-        raise BadSetting(f"--workers must be at least 1, got {workers}")
-    chosen = planning.check_methods(methods)
-    base = audit_profile(stream, profile)
-    also = [method for method in benchmark.methods_in(folder, auditing.earlier(folder)) if method not in chosen]
+    chosen = check_methods(methods)
+    base = audit_profile(benchmark, profile)
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
-    sized = planning.with_settings(base, overrides, [*chosen, *also])
-    plan = auditing.plan(stream, sized, chosen, design, requests, device, planning.command_line(), also, threads)
-    auditing.continued(plan, folder)  # refused, if at all, before anything is timed
-    auditing.origins(plan, folder, mix_machines)
-    left = [probe for method in chosen for probe in auditing.unfinished(plan, folder, method)]
-    processes = workers or planning.cores()
-    if left and not quiet:
-        agents = sum(len(probe.seeds) for probe in left)
-        done = f", {plan.agents - agents:,} already done" if agents < plan.agents else ""
-        time = duration(estimate(plan, left, processes))
-        terminal.say(
-            f"{stream} ({profile}): {agents:,} agents to train ({design.runs} per group and method{done}), "
-            f"about {time} on {processes} process{'es' * (processes != 1)}. Output folder: {folder}",
-            error=True,
-        )
-    try:
-        with Display(left, terminal.console(error=True), quiet) as display:
-            failures = auditing.run(plan, folder, processes, display, mix=mix_machines)
-    except KeyboardInterrupt:
-        terminal.say(f"Interrupted. Run the same command again to resume ({folder}).", error=True)
-        return 130
-    if store:
-        _scan(plan, folder, chosen)
-    made = auditing.read_audit(folder)
-    if made.findings:
-        written = write(made, folder)
-        show(made)
-        if not quiet:
-            took = duration(made.recipe.seconds or 0)
-            terminal.say(f"{took}; wrote {', '.join(map(str, written))}", error=True)
-    if failures:
-        total = sum(len(probes) for probes in plan.probes.values())
-        text = f"{len(failures)} of {total} jobs failed. Run the same command again to retry them:"
-        terminal.say(text, "bold red", error=True)
-        for name, reason in failures.items():
-            terminal.say(f"  {name}: {reason.strip().splitlines()[-1]}", error=True)
-        return 1
-    return 0
+    with RunFolder(path, AUDIT) as folder:
+        also = [method for method in folder.methods() if method not in chosen]
+        sized = with_settings(base, overrides, [*chosen, *also])
+        where = (options.device, command_line(), also, options.threads)
+        made = plan(benchmark, sized, chosen, design, requests, *where)
+        folder.resume(made, options.mix_machines)
+        if folder.left and not options.quiet:
+            agents, processes = sum(len(probe.seeds) for probe in folder.left), options.processes
+            done = f", {made.agents - agents:,} already done" if agents < made.agents else ""
+            time = duration(estimate(made, folder.left, processes))
+            terminal.say(
+                f"{benchmark} ({profile}): {agents:,} agents to train ({design.runs} per group and method{done}), "
+                f"about {time} on {processes} process{'es' * (processes != 1)}. Output folder: {path}",
+                error=True,
+            )
+
+        def report() -> list[Path]:
+            if store:
+                _scan(folder, chosen)
+            finished = Audit(path.resolve().name, folder.recipe, folder.finished())
+            written = write(finished, path)
+            show(finished)
+            return written
+
+        return execute(folder, options, report)
 
 
-def _scan(plan: AuditPlan, folder: Path, methods: Sequence[str]) -> None:
+def _scan(folder: RunFolder[Findings], methods: Sequence[str]) -> None:
     """Add to the findings what a durable agent leaves on disk, where that was not searched yet."""
     from clpu.audit.residue import residue
 
-    stream, network = Stream(plan.recipe.requests), str(plan.recipe.network["name"])
-    for method, findings in auditing.read_audit(folder).findings.items():
+    recipe = folder.recipe
+    for method, findings in folder.finished().items():
         if method in methods and findings.residue is None:
-            left = residue(method, stream, plan.data, network, plan.recipe.settings[method])
-            jsonfile.write(auditing.findings_path(folder, method), replace(findings, residue=left).to_json())
+            network, settings = str(recipe.network["name"]), recipe.settings[method]
+            left = residue(method, Stream(recipe.requests), folder.plan.data, network, settings)
+            folder.write(method, replace(findings, residue=left))
 
 
-def write(made: auditing.Audit, folder: Path) -> list[Path]:
+def write(made: Audit, folder: Path) -> list[Path]:
     """Write `verdicts.json`, `table.md` and `audit.html` about an audit into its folder."""
     verdicts = {method: {**vars(v), "title": v.title} for method, f in made.findings.items() for v in [verdict(f)]}
     return [

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from clpu import jsonfile
 from clpu.audit.bitwise import Bits
 from clpu.audit.permutation import Effect
 from clpu.errors import BadRun
-from clpu.jsonfile import Fields
-from clpu.recipe import check_method
-
-FORMAT, VERSION = "clpu-audit-findings", 2
+from clpu.requests import Stream
+from clpu.runs.recipe import Recipe, check_method
 
 
 @dataclass(frozen=True)
@@ -35,24 +34,6 @@ class Attack:
         """Whether the interval excludes what chance would give."""
         return not self.effect.low <= self.effect.chance <= self.effect.high
 
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "effect": vars(self.effect)}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Attack:
-        top = Fields(value, where)
-        effect = top.fields("effect")
-        found = top.value.get("found")
-        if not isinstance(found, bool):
-            raise BadRun(f"{where}: expected true or false for found")
-        return cls(
-            name=top.text("name"),
-            effect=Effect(**{name: effect.number(name) for name in ("value", "low", "high", "chance", "p")}),
-            details=top.fields("details").value,
-            adjusted=top.number("adjusted"),
-            found=found,
-        )
-
 
 @dataclass(frozen=True)
 class ForgetFindings:
@@ -71,6 +52,8 @@ class Findings:
     `declared_exact`: whether it declares that it forgets exactly. `bits` has a comparison for each forget request and
     for the end of the stream. `residue` is what a scan of a store found of forgotten tasks; None without a scan.
     """
+
+    format: ClassVar[str] = "clpu-findings"
 
     method: str
     declared_exact: bool
@@ -104,50 +87,14 @@ class Findings:
             forgets.append(replace(forget, attacks=tuple(attacks)))
         return replace(self, forgets=tuple(forgets))
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            **vars(self),
-            "bits": [vars(bits) for bits in self.bits],
-            "forgets": [{**vars(f), "attacks": [attack.to_json() for attack in f.attacks]} for f in self.forgets],
-        }
 
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Findings:
-        top = Fields(value, where)
-        if top.optional("format", None) != FORMAT or top.integer("version") != VERSION:
-            raise BadRun(f"{where} is not a file of findings of version {VERSION}; run the audit again")
-        if not isinstance(top.value.get("declared_exact"), bool):
-            raise BadRun(f"{where}: expected true or false for declared_exact")
-        residue = top.optional("residue", None)
-        return cls(
-            method=top.text("method"),
-            declared_exact=top.value["declared_exact"],
-            runs=top.integer("runs"),
-            error_rate=top.number("error_rate"),
-            bits=tuple(_bits(item, f"{where}: bits") for item in top.items("bits")),
-            forgets=tuple(_forget(item, f"{where}: forgets") for item in top.items("forgets")),
-            residue=None if residue is None else tuple(top.texts("residue")),
-        )
-
-
-def _bits(value: Any, where: str) -> Bits:
-    top = Fields(value, where)
-    return Bits(
-        request=top.integer("request"),
-        counterfactual=top.text("counterfactual"),
-        seeds=tuple(top.integers("seeds")),
-        digest=top.text("digest"),
-        digest_counterfactual=top.text("digest_counterfactual"),
-        differing=tuple(top.texts("differing")),
-    )
-
-
-def _forget(value: Any, where: str) -> ForgetFindings:
-    top = Fields(value, where)
-    attacks = tuple(Attack.from_json(item, f"{where}: attack") for item in top.items("attacks"))
-    return ForgetFindings(top.integer("request"), top.text("task"), top.text("counterfactual"), attacks)
+def decode_findings(content: bytes, recipe: Recipe, method: str, where: str) -> Findings:
+    """The findings about a method from the content of a file; `BadRun` if they are damaged or about something else."""
+    findings = jsonfile.decode(content, Findings, where)
+    requests = [forget.request for forget in findings.forgets]
+    if findings.method != method or requests != list(Stream(recipe.requests).forgets):
+        raise BadRun(f"{where} is about {findings.method!r} and forget requests {requests}; the recipe is not")
+    return findings
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

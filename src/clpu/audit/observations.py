@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clpu.agent import Agent
-from clpu.bench.pieces import TaskData
 from clpu.learning.batches import Batch, Batches, Examples
 from clpu.learning.losses import Loss, cross_entropy
 from clpu.learning.randomness import generators
 from clpu.networks.fit import fit
 from clpu.networks.learner import Descent, Trainee
+from clpu.runs.jobs import TaskData
 
 Array = NDArray[np.float32]
 

@@ -20,7 +20,7 @@ from clpu.metrics.resampling import percentiles
 
 Floats = NDArray[np.float64]
 
-#: Up to so many ways to deal the labels, all are tried; beyond, this many are drawn.
+#: If there are at most this many ways to deal the labels, all are tried; otherwise `DRAWN` of them.
 ENUMERATED = 20_000
 DRAWN = 9_999
 RESAMPLES = 1_000
@@ -63,7 +63,7 @@ def p_value(statistics: ArrayLike) -> float:
 
 
 def smallest_p(first: int, second: int, *, two_sided: bool = True) -> float:
-    """The smallest p-value that so many runs can give.
+    """The smallest p-value that groups of these sizes can give.
 
     With two groups of equal size, a two-sided statistic is the same when all labels are swapped.
 
@@ -102,7 +102,7 @@ class Effect:
 
 
 def energy_test(distances: ArrayLike, first: int, seed: int = 0) -> Effect:
-    """Do runs across two groups lie further apart than runs within them?
+    """Test whether runs of different groups are further apart than runs of one group.
 
     H = (2·A - W₁ - W₂) / 2·A,  A the mean distance across the groups, W₁ and W₂ the mean within each
 
@@ -158,7 +158,7 @@ def _mean_within(counts: Floats, d: Floats) -> Floats:
 
 
 def rank_test(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Effect:
-    """Is one value a run larger in one group than in the other?
+    """Test whether the values of one group, one per run, are larger than those of the other.
 
     AUC = P(a run of the first group has the larger value), ties counted half; ½ for groups that are alike.
     Two-sided: the statistic is |AUC - ½|, the rank-sum test of Mann and Whitney. The interval is a bootstrap over runs.

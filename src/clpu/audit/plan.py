@@ -5,25 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clpu.agent import Agent, Progress
 from clpu.audit.observations import Sizes
 from clpu.audit.probes import Probe, Sight
-from clpu.bench.pieces import TaskData
-from clpu.bench.plan import COUNTERFACTUAL_SEEDS, request_costs
-from clpu.bench.profiles import Profile, profile
 from clpu.errors import BadSetting
-from clpu.recipe import Recipe
 from clpu.requests import Stream
+from clpu.runs.folder import Plan
+from clpu.runs.jobs import Job, TaskData
+from clpu.runs.plan import COUNTERFACTUAL_SEEDS, counterfactuals, prepare
+from clpu.runs.profiles import Profile
+from clpu.runs.profiles import profile as named_profile
+from clpu.runs.recipe import Recipe
 
-#: What an audit asks of agents unless told otherwise: all that was learned is forgotten; then tasks are made permanent
+#: What an audit asks of agents by default: all that was learned is forgotten; then tasks are made permanent
 #: and learned, one of them anew, after a forget request, so that what was kept of a forgotten task can come back.
 AUDIT_REQUESTS = "clpu-audit"
 #: Seeds of the pairs whose bits are compared begin here.
 PAIR_SEEDS = 2000
-#: So many replicas of the MLP are trained in one probe: more gain little, and several probes keep two cores busy.
+#: Replicas of the MLP in one probe: more gain little, and several probes keep two cores busy.
 REPLICAS_PER_PROBE = 16
 #: Steps that are timed to estimate what an audit costs.
 TIMED_STEPS = 20
@@ -55,37 +57,59 @@ class Design:
             raise BadSetting(f"error_rate must be between 0 and 1, got {self.error_rate}")
 
     def sizes(self, steps: int) -> Sizes:
-        """What is observed, where learning a task takes so many steps."""
+        """What is observed, where learning a task takes `steps` steps."""
         return Sizes(self.images, self.members, max(self.stops, round(self.relearning * steps)), self.stops)
 
 
 #: The design of each profile's audit.
-DESIGNS = {"smoke": Design(runs=8, images=60, members=60), "small": Design(), "paper": Design(runs=64)}
+DESIGNS = {
+    "smoke": Design(runs=8, images=60, members=60),
+    "small": Design(),
+    "medium": Design(),
+    "paper": Design(runs=64),
+}
 
 #: An audit trains six times as many agents as a benchmark, so at `small` it takes fewer images of each task.
 MAX_IMAGES = {"small": 1_500}
 
 
-def audit_profile(stream: str, name: str) -> Profile:
+def audit_profile(benchmark: str, name: str) -> Profile:
     """The profile of that name as audits use it."""
-    base = profile(stream, name)
+    base = named_profile(benchmark, name)
     most = MAX_IMAGES.get(name)
     return base if most is None or (base.train or 0) <= most else replace(base, train=most)
 
 
-@dataclass(frozen=True)
-class AuditPlan:
-    """The recipe, the data, and the probes of each method."""
-
-    recipe: Recipe
-    design: Design
-    data: list[TaskData]
-    probes: Mapping[str, list[Probe]]
+class AuditPlan(Plan):
+    """A plan whose jobs are probes."""
 
     @property
     def agents(self) -> int:
         """How many agents are trained through a stream."""
-        return sum(len(probe.seeds) for probes in self.probes.values() for probe in probes)
+        return sum(len(probe.seeds) for probes in self.jobs.values() for probe in probes)
+
+    @property
+    def design(self) -> Design:
+        return Design(**self.recipe.design)  # type: ignore[arg-type]
+
+
+def plan(
+    benchmark: str, profile: Profile, methods: Sequence[str], design: Design, *rest: Any, **named: Any
+) -> AuditPlan:
+    """Check everything that can be checked before the first step, and list the probes; arguments as for `prepare`."""
+    requests, *others = rest or [named.pop("requests", AUDIT_REQUESTS)]
+    recipe, data = prepare(benchmark, profile, methods, requests, design.runs, *others, **named)
+    return plan_of(recipe, data, design)
+
+
+def plan_of(recipe: Recipe, data: list[TaskData], design: Design) -> AuditPlan:
+    """The plan of an audit with a recipe that is complete but for the design."""
+    recipe = replace(recipe, kind="audit", design=asdict(design))
+    stream, network = Stream(recipe.requests), str(recipe.network["name"])
+    where = str(recipe.machine["device"]), int(recipe.machine["threads"])
+    settings = recipe.settings
+    made = {m: list(probes(m, stream, data, design, network, settings[m], *where)) for m in recipe.methods}
+    return AuditPlan(recipe, data, made)
 
 
 def steps_of(task: TaskData, settings: Mapping[str, Any]) -> int:
@@ -138,23 +162,11 @@ def checked(stream: Stream) -> list[int]:
     return sorted({*stream.forgets, len(stream)})
 
 
-def counterfactuals(stream: Stream, after: Sequence[int] | None = None) -> dict[str, list[int]]:
-    """Each distinct counterfactual, and the requests that it belongs to.
-
-    >>> counterfactuals(Stream("1R 2T 3T 4R 2R 3F 5T 5F"))
-    {'1R 2T 4R 2R': [6, 8]}
-    """
-    made: dict[str, list[int]] = {}
-    for number in stream.forgets if after is None else after:
-        made.setdefault(str(stream.counterfactual(number)), []).append(number)
-    return made
-
-
 class _Enough(Exception):
     """Ends a training that was only begun to be timed."""
 
 
-def estimate(plan: AuditPlan, left: Sequence[Probe], workers: int) -> float:
+def estimate(plan: AuditPlan, left: Sequence[Job], workers: int) -> float:
     """Seconds that probes will take, from the time of a few steps and the rough cost of each request."""
     if not left:
         return 0.0
@@ -168,23 +180,17 @@ def estimate(plan: AuditPlan, left: Sequence[Probe], workers: int) -> float:
             raise _Enough
 
     base = {k: v for k, v in probe.settings.items() if k in Agent("seq", probe.network).settings}
-    agent = Agent(
-        "seq",
-        probe.network,
-        seeds=probe.seeds,
-        device=probe.device,
-        threads=probe.threads,
-        progress=watch,
-        **base,
-    )
+    agent = replace(probe, method="seq", settings=base).agent()
+    agent.progress = watch
     with suppress(_Enough):
         agent.learn(task.name, task.train_x, task.train_y)
     a_step = (stamps[-1] - stamps[len(stamps) // 4]) / max(1, len(stamps) - 1 - len(stamps) // 4) / len(probe.seeds)
     total = 0.0
     for one in left:
         # Observing takes about as long as learning a task, each time.
-        extra = replace(one, requests=f"{task.name}R") if one.sights else None
-        looks = len({number for number, _ in one.sights})
-        cost = sum(request_costs(one)) + (looks * sum(request_costs(extra)) if extra else 0.0)
+        sights = one.sights if isinstance(one, Probe) else ()
+        extra = replace(one, requests=f"{task.name}R") if sights else None
+        looks = len({number for number, _ in sights})
+        cost = sum(one.costs()) + (looks * sum(extra.costs()) if extra else 0.0)
         total += cost * steps_of(task, one.settings) * a_step + _SECONDS_PER_PROBE
     return total / max(1, min(workers, len(left)))

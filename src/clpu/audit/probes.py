@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
 from numpy.typing import NDArray
 from torch import nn
 
-from clpu import machine
-from clpu.agent import Agent, Progress
+from clpu.agent import Progress
 from clpu.audit.bitwise import fingerprint
 from clpu.audit.observations import LATER_TASK, Observations, Sizes, accuracy, observe
-from clpu.bench.engine import shared_folder
-from clpu.bench.pieces import Piece, SharedFolder, TaskData, handle, write_arrays
-from clpu.bench.shared_training import sharing
 from clpu.errors import BadRun
 from clpu.isolation import Listener, run_isolated
 from clpu.methods import METHODS, Method
 from clpu.requests import Request, Stream
+from clpu.runs import jobs
+from clpu.runs.jobs import Job, Report, TaskData, handle
+from clpu.runs.shared_training import SharedFolder, shared_folder, sharing
 from clpu.threads import computing_with
 
 #: (number of a request, name of a forgotten task): what is observed, and when.
@@ -34,17 +30,18 @@ Sight = tuple[int, str]
 #: torch's optimisers import this when they are first used; the next copy of this process should have it already.
 _SLOW_TO_IMPORT = "torch._dynamo"
 
-#: Takes the number of a request, and how far it is; nothing if it is complete.
-Report = Callable[[int, Progress | None], None]
-
 
 @dataclass(frozen=True)
-class Probe(Piece):
+class Probe(Job):
     """Runs to train. `sights` are what to observe; without any, the bits are taken after `outputs_after`."""
 
     sights: tuple[Sight, ...] = ()
     sizes: Sizes = field(default_factory=lambda: Sizes(0, 0, 0, 1))
     later: str = ""
+
+    @property
+    def twin(self) -> bool:
+        return not self.sights
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +69,7 @@ def perform(
     chosen = METHODS[probe.method] if method is None else method
     if shared is not None and not probe.outputs_after:
         chosen = sharing(chosen, SharedFolder(shared))
-    agent = Agent(
-        chosen,
-        probe.network if network is None else network,
-        seeds=probe.seeds,
-        device=probe.device,
-        threads=probe.threads,
-        **probe.settings,
-    )
+    agent = probe.agent(chosen, network)
     observations: dict[Sight, Observations] = {}
     prints: dict[int, dict[str, str]] = {}
     stream = Stream(probe.requests)
@@ -140,28 +130,18 @@ def save(path: Path, probe: Probe, result: ProbeResult) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for (number, task), observed in result.observations.items():
         arrays |= {f"{name}/{number}/{task}": array for name, array in observed.arrays().items()}
-    prints = json.dumps({str(number): parts for number, parts in result.fingerprints.items()})
-    metadata = {"piece": probe.described(), "fingerprints": prints, "machine": machine.here(probe.device).to_text()}
-    # A file without tensors is fine for safetensors, but not for every version that reads it.
-    write_arrays(path, arrays or {"none": np.zeros(1)}, metadata)
+    jobs.save(path, probe, arrays, result.fingerprints)
 
 
 def load(path: Path, probe: Probe) -> ProbeResult:
     """Read a finished probe; `BadRun` if the file is damaged or belongs to a different job."""
+    arrays, prints = jobs.load(path, probe, dict[str, dict[str, str]])
+    groups: dict[Sight, dict[str, Any]] = {}
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            metadata = file.metadata()
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        same = metadata["piece"] == probe.described()
-        groups: dict[Sight, dict[str, Any]] = {}
         for key, array in arrays.items():
-            if key != "none":
-                name, number, task = key.split("/", 2)
-                groups.setdefault((int(number), task), {})[name] = array
+            name, number, task = key.split("/", 2)
+            groups.setdefault((int(number), task), {})[name] = array
         observations = {sight: Observations(**parts) for sight, parts in groups.items()}
-        prints = {int(number): parts for number, parts in json.loads(metadata["fingerprints"]).items()}
-    except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{path} is damaged: {error!s:.200}; delete it and run the same command again") from None
-    if not same:
-        raise BadRun(f"{path} belongs to a different job; delete it and run the same command again")
-    return ProbeResult(observations, prints)
+        return ProbeResult(observations, {int(number): parts for number, parts in prints.items()})
+    except (ValueError, TypeError) as error:
+        raise BadRun(f"{path} is damaged: {error!s:.200}") from None

@@ -1,4 +1,4 @@
-"""Residue: what is left on disk of a forgotten task of a durable agent."""
+"""Residue: what is left on disk of a forgotten task of a durable agent, as stored and as its keys decrypt it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from clpu import store
-from clpu.bench.pieces import TaskData
 from clpu.requests import Instruction, Stream
+from clpu.runs.jobs import TaskData
 from clpu.store.residue import search, text_forms
 
 #: Training inputs of a forgotten task that are searched for, each as the bytes in which a memory would keep it.
@@ -29,6 +29,7 @@ def residue(
     found: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as decrypted,
         store.create(Path(folder) / "agent", method, network, **settings) as agent,
     ):
         for number, request in enumerate(stream, 1):
@@ -37,7 +38,9 @@ def residue(
                 agent.forget(name)
                 needles = {f"its name ({form})": value for form, value in text_forms(name).items()}
                 needles |= {f"input {i}": bytes(x.numpy().tobytes()) for i, x in enumerate(task.train_x[:INPUTS])}
-                traces = search([folder], needles)
+                with store.open(Path(folder) / "agent", read_only=True) as reader:
+                    (Path(decrypted) / "decrypted state").write_bytes(reader.state().to_bytes())
+                traces = search([folder, decrypted], needles)
                 found += [
                     f"task {request.task} after request {number}: {trace.what} in {trace.path.name}" for trace in traces
                 ]

@@ -42,7 +42,7 @@ def heading(audit: Audit) -> str:
     """What was audited, in one line."""
     recipe = audit.recipe
     return (
-        f"{formatting.benchmark(recipe.stream)}, profile {profile(recipe)}, requests {recipe.requests}, "
+        f"{formatting.benchmark(recipe.benchmark)}, profile {profile(recipe)}, requests {recipe.requests}, "
         f"{len(recipe.seeds)} agents per group"
     )
 

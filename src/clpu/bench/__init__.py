@@ -1,5 +1,4 @@
-"""The benchmark: methods × seeds on a stream of tasks, actual and counterfactual, in resumable pieces of work.
+"""The benchmark: methods × seeds on the tasks of a benchmark, actual and counterfactual.
 
-`profiles` says how big, `plan` what is to be done, `pieces` what is trained and measured, `engine` where it runs, and
-`run` puts it together.
+`plan` lists the jobs, `measure` trains and measures, `run` combines what came out, on top of `clpu.runs`.
 """

@@ -7,8 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from clpu.bench import options
-from clpu.options import Load, load_files
+from clpu import options
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -18,7 +17,13 @@ def add_commands(app: typer.Typer) -> None:
     def bench(
         benchmark: options.Benchmark = "rot-digits",
         methods: options.Methods = None,
-        seeds: Annotated[int, typer.Option(help="Replicas per method in each group (actual and counterfactual).")] = 5,
+        seeds: Annotated[
+            Optional[int],  # noqa: UP045  typer reads the annotation on Python 3.10 too
+            typer.Option(
+                help="Replicas per method in each group (actual and counterfactual).",
+                show_default="the profile's, 3 or 5",
+            ),
+        ] = None,
         profile: options.Size = "small",
         requests: options.Requests = "clpu-2022",
         out: Annotated[
@@ -28,27 +33,27 @@ def add_commands(app: typer.Typer) -> None:
         workers: options.Workers = None,
         threads: options.Threads = 1,
         set_: options.Overrides = None,
-        load: Load = None,
+        load: options.Load = None,
         device: options.Device = "cpu",
-        engine: Annotated[str, typer.Option(help="Where the work is done: local, or ray (many machines).")] = "local",
+        engine: Annotated[str, typer.Option(help="Where jobs run: local, or ray (many machines).")] = "local",
         address: Annotated[
             Optional[str],  # noqa: UP045
             typer.Option(help="With --engine ray: the address of a running cluster.", show_default="a local one"),
         ] = None,
         mix_machines: options.MixMachines = False,
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
+        nice: options.Nice = False,
+        quiet: options.Quiet = False,
     ) -> None:
         """Benchmark methods: accuracy, forgetting, and privacy of unlearning.
 
         Each method is trained on the requests and, with different seeds, on their counterfactual (the same requests
         without the forgotten tasks). Rerun the same command to resume an interrupted run.
         """
-        from clpu.bench.command import Where
         from clpu.bench.command import bench as command
+        from clpu.runs.command import ExecutionOptions
 
-        load_files(load)
+        options.load_files(load)
         names = options.names_of(methods)
         folder = out or Path("runs") / f"{benchmark}-{profile}"
-        where = Where(engine, address, workers, device, threads, mix_machines)
-        code = command(benchmark, profile, names, requests, seeds, folder, set_ or [], where, quiet)
-        raise typer.Exit(code)
+        execution = ExecutionOptions(engine, address, workers, device, threads, mix_machines, nice, quiet)
+        raise typer.Exit(command(benchmark, profile, names, requests, seeds, folder, set_ or [], execution))

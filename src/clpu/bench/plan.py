@@ -1,267 +1,32 @@
-"""What a benchmark will do: its recipe, its data and its pieces of work, all checked before the first step."""
+"""What a benchmark will do: one job per method, group and seeds."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import os
-import platform
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
-
-import clpu
-from clpu import machine
-from clpu.agent import Agent
-from clpu.bench.pieces import Piece, TaskData
-from clpu.bench.profiles import Profile, with_overrides
-from clpu.data import load as load_data
-from clpu.data import tasks as stream_tasks
-from clpu.errors import BadData, BadSetting
-from clpu.methods import METHODS, Method, label_of
-from clpu.methods.plugins import CHECKSUMS
-from clpu.recipe import MethodAbout
 from clpu.requests import Stream
-from clpu.results import DataUsed, Recipe
-
-#: Seeds of counterfactual runs begin here, so that the two groups are independent.
-COUNTERFACTUAL_SEEDS = 1000
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a benchmark will do: its recipe, its data, and the pieces of each method."""
-
-    recipe: Recipe
-    data: list[TaskData]
-    pieces: dict[str, list[Piece]]
+from clpu.runs.folder import Plan
+from clpu.runs.jobs import Job
+from clpu.runs.plan import counterfactuals, prepare
+from clpu.runs.recipe import Recipe
 
 
-def plan(
-    stream: str,
-    profile: Profile,
-    methods: Sequence[str],
-    requests: str = "clpu-2022",
-    seeds: int = 5,
-    device: str = "cpu",
-    command: str = "",
-    also: Sequence[str] = (),
-    threads: int = 1,
-) -> Plan:
-    """Check everything that can be checked before the first step, and say what there is to do.
-
-    `also` are methods of the same run that are not asked for now; the recipe gets their settings too.
-    """
-    if not 1 <= seeds <= COUNTERFACTUAL_SEEDS:
-        raise BadSetting(f"seeds must be 1 to {COUNTERFACTUAL_SEEDS}, got {seeds}")
-    asked = Stream(requests)
-    if not len(asked):
-        raise BadSetting("there are no requests; expected something like '1R 2T 2F'")
-    data, used = _read_data(stream, profile)
-    unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
-    if unknown:
-        names = ", ".join(d.name for d in data)
-        hint = "" if "," not in requests else " (requests are separated by spaces)"
-        raise BadSetting(f"the stream {stream} has tasks {names}; the requests name {', '.join(unknown)} too{hint}")
-    actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
-    everyone = list(dict.fromkeys([*methods, *also]))
-    if len({method.lower() for method in everyone}) < len(everyone):  # some disks take er.json and ER.json for one
-        raise BadSetting(f"names of methods must differ in more than capitals: {', '.join(everyone)}")
-    settings = {}
-    for method in everyone:
-        asked.check(METHODS[method].forgets)
-        options = profile.for_method(method, list(known_settings(method, profile.network)))
-        if data[0].train_x.dim() == 4 and stream.endswith(("cifar10", "cifar100")):
-            whole = load_data(stream.partition("-")[2])
-            options = {"mean": whole.mean, "std": whole.std, **options}
-        agent = Agent(method, profile.network, seeds=actual, device=device, threads=threads, **options)
-        settings[method] = agent.settings
-    pieces = {
-        method: list(_pieces(method, asked, actual, never, profile.network, settings[method], device, threads))
-        for method in methods
-    }
-    recipe = Recipe(
-        stream=stream,
-        requests=str(asked),
-        profile=profile.name,
-        methods=tuple(methods),
-        seeds=actual,
-        counterfactual_seeds=never,
-        settings=settings,
-        network={"name": profile.network},
-        data=used,
-        command=command,
-        versions={
-            "clpu": clpu.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-            # What rotates images.
-            **({"pillow": machine.installed("pillow")} if stream.startswith("rot-") else {}),
-            # Methods and the network, where they come from a user's file: the file's checksum.
-            **{
-                f"{name} (SHA-256)": CHECKSUMS[name]
-                for name in [*settings, f"network {profile.network}"]
-                if name in CHECKSUMS
-            },
-        },
-        machine={
-            "cpu": machine.cpu(),
-            "cores": cores(),
-            "os": platform.platform(terse=True),
-            "device": device,
-            "threads": threads,
-        },
-        started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        overrides=profile.overrides,
-        methods_about={method: _about(method) for method in everyone},
-    )
-    return Plan(recipe, data, pieces)
+def plan(*arguments: Any, **options: Any) -> Plan:
+    """Check everything that can be checked before the first step, and list the jobs; arguments as for `prepare`."""
+    recipe, data = prepare(*arguments, **options)
+    return Plan(recipe, data, {method: list(_jobs(method, recipe)) for method in recipe.methods})
 
 
-def _about(method: str) -> MethodAbout:
-    """What tables need to know about a method, so that a report does not need its class."""
-    cls = METHODS[method]
-    return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
-
-
-def with_settings(base: Profile, overrides: Sequence[str], methods: Sequence[str]) -> Profile:
-    """A profile with the assignments of `--set`, all checked, for a run of these methods."""
-    networks = [text.partition("=")[2] for text in overrides if text.startswith("network=")]
-    network = networks[-1] if networks else base.network
-    defaults = {method: known_settings(method, network) for method in methods}
-    known = {method: list(settings) for method, settings in defaults.items()}
-
-    def effect(texts: Sequence[str]) -> tuple[Any, ...]:
-        made = with_overrides(base, texts, known)
-        settings = {m: {**defaults[m], **made.for_method(m, known[m])} for m in methods}
-        return made.network, made.train, made.test, made.tasks, settings
-
-    told = list(overrides)
-    for text in overrides:  # what changes nothing is not told as a change
-        rest = [other for other in told if other != text]
-        told = rest if effect(rest) == effect(told) else told
-    return replace(with_overrides(base, overrides, known), overrides=tuple(told))
-
-
-def known_settings(method: str, network: str) -> dict[str, Any]:
-    """All settings that a method with a network has, with their defaults."""
-    return Agent(method, network).settings
-
-
-def _pieces(
-    method: str,
-    stream: Stream,
-    actual: Sequence[int],
-    never: Sequence[int],
-    network: str,
-    settings: Any,
-    device: str,
-    threads: int,
-) -> Iterator[Piece]:
+def _jobs(method: str, recipe: Recipe) -> Iterator[Job]:
+    stream, network = Stream(recipe.requests), str(recipe.network["name"])
     # The MLP's replicas are stacked in one process; those of other networks are spread over processes.
-    size = len(actual) if network == "mlp" else 1
-    groups = [("actual", str(stream), actual, tuple(stream.forgets))]
-    for text, last in counterfactuals(stream).items():
-        groups.append((f"counterfactual-{last}", text, never, (len(Stream(text)),)))
+    size = len(recipe.seeds) if network == "mlp" else 1
+    groups = [("actual", str(stream), recipe.seeds, tuple(stream.forgets))]
+    for text, numbers in counterfactuals(stream).items():
+        groups.append((f"counterfactual-{numbers[-1]}", text, recipe.counterfactual_seeds, (len(Stream(text)),)))
+    settings = dict(recipe.settings[method])
+    where = str(recipe.machine["device"]), int(recipe.machine["threads"])
     for group, text, seeds, outputs in groups:
         for first in range(0, len(seeds), size):
-            some = tuple(seeds[first : first + size])
-            yield Piece(method, group, text, some, network, settings, outputs, device, threads)
-
-
-def counterfactuals(stream: Stream) -> dict[str, int]:
-    """Each distinct counterfactual, and the last request that it belongs to."""
-    return {str(stream.counterfactual(n)): n for n in stream.forgets}
-
-
-def _read_data(stream: str, profile: Profile) -> tuple[list[TaskData], DataUsed]:
-    """The tasks as tensors, thinned out evenly if the profile asks for fewer images."""
-    made = []
-    for task in stream_tasks(stream, tasks=profile.tasks):
-        train = _some(len(task.train), profile.train)
-        test = _some(len(task.test), profile.test)
-        present = set(np.unique(task.train.y[train]).tolist())
-        if present != set(task.classes):
-            raise BadData(f"train={profile.train} is too few: task {task.name} has {len(task.classes)} classes")
-        arrays = (task.train.x[train], task.train.y[train], task.test.x[test], task.test.y[test])
-        x, y, test_x, test_y = (torch.from_numpy(np.array(a)) for a in arrays)
-        made.append(TaskData(task.name, x, y, test_x, test_y, task.classes))
-    name = stream.partition("-")[2]
-    used = DataUsed(
-        name=name,
-        sha256=load_data(name).sha256,
-        tasks=len(made),
-        train=len(made[0].train_y),
-        test=len(made[0].test_y),
-        classes=tuple(len(task.classes) for task in made),
-        seed=0,
-        tasks_sha256=checksum(made),
-    )
-    return made, used
-
-
-def checksum(data: Sequence[TaskData]) -> str:
-    """SHA-256 of tasks as they are used: names, types, shapes and numbers."""
-    total = hashlib.sha256()
-    for task in data:
-        for array in (task.train_x, task.train_y, task.test_x, task.test_y):
-            total.update(f"{task.name} {array.dtype} {tuple(array.shape)}".encode())
-            total.update(array.contiguous().numpy().data)
-    return total.hexdigest()
-
-
-def _some(count: int, wanted: int | None) -> Any:
-    if wanted is None or wanted >= count:
-        return slice(None)
-    return np.linspace(0, count - 1, wanted).round().astype(np.int64)
-
-
-def request_costs(piece: Piece) -> list[float]:
-    """The rough cost of each request of a piece; never nothing, so that every request moves the bar."""
-    learn, keep, forget = METHODS[piece.method].costs if piece.method in METHODS else Method.costs
-    known: set[str] = set()
-    costs = []
-    for request in Stream(piece.requests):
-        if request.instruction.value == "F":
-            costs.append(forget + 0.02)
-            known.discard(request.task)
-        else:
-            costs.append((keep if request.task in known else learn) + 0.02)
-            known.add(request.task)
-    return [cost * len(piece.seeds) for cost in costs]
-
-
-def in_order(pieces: list[Piece]) -> list[Piece]:
-    """Method by method, so that a run that is stopped has whole results; the costliest first, so that none is last."""
-    whole: dict[str, float] = {}
-    for piece in pieces:
-        whole[piece.method] = whole.get(piece.method, 0.0) + sum(request_costs(piece))
-    return sorted(pieces, key=lambda piece: (-whole[piece.method], piece.method, -sum(request_costs(piece))))
-
-
-def check_methods(methods: Sequence[str]) -> list[str]:
-    """Names of methods, or `all`, checked and without repetition."""
-    chosen: list[str] = []
-    for name in methods:
-        if name != "all" and name not in METHODS:
-            raise BadSetting(f"there is no method {name!r}; known: {', '.join(METHODS)}, or all")
-        chosen += list(METHODS) if name == "all" else [name]
-    if not chosen:
-        raise BadSetting(f"--methods names no method; known: {', '.join(METHODS)}, or all")
-    return list(dict.fromkeys(chosen))
-
-
-def command_line(arguments: Sequence[str] | None = None) -> str:
-    """The command as a person would type it, in characters that can be printed."""
-    words = shlex.join(["clpu", *(sys.argv[1:] if arguments is None else arguments)])
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            yield Job(method, group, text, tuple(seeds[first : first + size]), network, settings, outputs, *where)

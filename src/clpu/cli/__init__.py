@@ -12,6 +12,7 @@ import typer
 
 from clpu import terminal
 from clpu.options import Load, load_files
+from clpu.settings import DEFAULT_METHOD
 
 app = typer.Typer(
     name="clpu",
@@ -43,7 +44,7 @@ def _root(
 
 @app.command()
 def demo(
-    method: str = typer.Option("clpu-der++", help="The method; `clpu methods` lists them."),
+    method: str = typer.Option(DEFAULT_METHOD, help="The method; `clpu methods` lists them."),
     stream: str = typer.Option("clpu-2022", "--requests", help="Requests, such as '1R 2T 2F', for tasks 1 to 5."),
     seed: int = typer.Option(0, help="The agent's seed."),
     threads: int = typer.Option(1, help="Threads to compute with. A different number may give different digests."),
@@ -65,6 +66,7 @@ def methods(load: Load = None) -> None:
 
 def _add_commands() -> None:
     from clpu.audit.cli import add_commands as add_audit
+    from clpu.bases.cli import app as bases
     from clpu.bench.cli import add_commands as add_bench
     from clpu.data.cli import app as data
     from clpu.report.cli import add_commands as add_report
@@ -75,6 +77,7 @@ def _add_commands() -> None:
     add_audit(app)
     add_store(app)
     app.add_typer(data, name="data")
+    app.add_typer(bases, name="bases")
 
 
 _add_commands()

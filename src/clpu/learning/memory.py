@@ -105,6 +105,15 @@ class Reservoir:
         return slots.view(*self.places.shape, *values.shape[1:])
 
 
+def alike(memories: Mapping[str, Memory], classes: Mapping[str, int]) -> list[dict[str, Memory]]:
+    """Memories in groups whose numbers of examples, types and numbers of classes are the same."""
+    groups: dict[object, dict[str, Memory]] = {}
+    for task, memory in memories.items():
+        kind = (classes[task], len(memory), memory.x.dtype, memory.logits is None)
+        groups.setdefault(kind, {})[task] = memory
+    return list(groups.values())
+
+
 class Rehearsal:
     """Draws `samples` examples a step, divided over past tasks, without replacement and anew at each step.
 
@@ -120,11 +129,7 @@ class Rehearsal:
         augment: Augment = unchanged,
     ) -> None:
         share = max(1, samples // max(1, len(memories)))
-        alike: dict[object, dict[str, Memory]] = {}
-        for task, memory in memories.items():
-            kind = (classes[task], len(memory), memory.x.dtype, memory.logits is None)
-            alike.setdefault(kind, {})[task] = memory
-        self._tables = [_Table(group, share, sources) for group in alike.values()]
+        self._tables = [_Table(group, share, sources) for group in alike(memories, classes)]
         self._tasks, self._augment = len(memories), augment
 
     def draw(self) -> list[Sample]:

@@ -14,10 +14,12 @@ from clpu.learning.augment import crop_and_flip
 from clpu.learning.batches import Augment, Batches, Examples, unchanged
 from clpu.learning.losses import Loss
 from clpu.learning.randomness import generators
+from clpu.methods.familiarity import NONE_OF_THESE, SHARPNESS, log_weights
 from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.networks.fit import Step, Steps, fit
 from clpu.networks.learner import Descent, Edit, QuadraticPenalty, Trainee
 from clpu.networks.network import Network
+from clpu.requests import Scope
 from clpu.settings import Training
 from clpu.state import Leaf, State, Task
 from clpu.state.schema import Schema
@@ -61,6 +63,8 @@ class Method(ABC):
     #: Whether it is an upper bound, which learns each task separately: tables never mark it as best, and forward
     #: transfer is measured against it.
     upper_bound: ClassVar[bool] = False
+    #: The network of an agent that was not given one.
+    default_network: ClassVar[str] = "mlp"
     Settings: ClassVar[type] = Training
     #: Rough cost of the requests learn, keep and forget, where 1 is plain training; for estimates of the time left.
     costs: ClassVar[tuple[float, float, float]] = (1.5, 1.5, 1.0)
@@ -95,12 +99,35 @@ class Method(ABC):
         """The state without a task."""
         return state.without(task)
 
+    def add(self, state: State, task: str, data: Examples) -> State:
+        """The state with more records of an active task, for methods that forget records."""
+        raise NotImplementedError(f"{self.name} forgets records, so it must define add()")
+
+    def forget_records(self, state: State, scope: Scope) -> State:
+        """The state without the records that a scope names, for methods that forget records."""
+        return state.without(**scope.keywords())
+
     @abstractmethod
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
         """Outputs (replicas, n, classes) for inputs (n, *input), from `shared` and the task's own leaf.
 
         For a task that is not active they are what an untrained head of so many `classes` gives.
         """
+
+    def memory_accuracy(self, state: State, task: str) -> float | None:
+        """The share of a task's examples in memory that are classified correctly; `None` if there are none."""
+        return None
+
+    def scores(self, state: State, inputs: Mapping[str, Tensor]) -> Tensor:
+        """How likely inputs belong to each task and label, as logarithms up to a constant; "none of these" is last.
+
+        `inputs` are the same inputs (n, *input) as each task scales them. The answer has the shape (replicas, n,
+        pairs + 1), pairs in the order of the tasks in `inputs` and of their labels. A baseline over heads, which
+        `clpu.methods.familiarity` explains; a method that knows better defines its own.
+        """
+        parts = [log_weights(state.tasks[task].facts, x, self.logits(state, task, x)) for task, x in inputs.items()]
+        none = parts[0].new_full((*parts[0].shape[:2], 1), SHARPNESS * NONE_OF_THESE)
+        return torch.cat([*parts, none], -1)
 
     def shared_schema(self, state: State) -> Schema:
         """What the shared leaf may hold; saved states are checked by it."""
@@ -122,6 +149,11 @@ class Method(ABC):
         return None
 
     # What a method has at hand
+
+    @classmethod
+    def takes(cls, network: object) -> bool:
+        """Whether it can build on a network: a name, or a user's module."""
+        return True
 
     @classmethod
     def forgets_exactly(cls) -> bool:
@@ -153,7 +185,9 @@ class Method(ABC):
     def batches(self, task: str, data: Examples, purpose: str = "order") -> Batches:
         """The passes over a task's data in which it is learned."""
         augment = self.augmentation(task, purpose)
-        return Batches(data, self.settings.epochs, self.settings.batch_size, self.generators(task, purpose), augment)
+        balanced = getattr(self.settings, "class_weight", "none") == "balanced"
+        draws = self.generators(task, purpose)
+        return Batches(data, self.settings.epochs, self.settings.batch_size, draws, augment, balanced)
 
     def augmentation(self, task: str, purpose: str) -> Augment:
         """What `settings.augment` does to a batch of images (K, batch, channels, height, width)."""

@@ -15,20 +15,20 @@ from clpu.learning.losses import Loss
 from clpu.methods.base import inputs_of, register
 from clpu.methods.derpp import DarkReplay
 from clpu.methods.networks import Knowledge
+from clpu.methods.replay import ReplayMethod
 from clpu.networks.learner import Trainee
 from clpu.networks.network import Network
 from clpu.state import State
 
 
-class CLPU(DarkReplay):
-    """The algorithm; `start` is where a temporary network begins."""
+class CLPU(ReplayMethod):
+    """How a task is learned; `start` is where a temporary network begins."""
 
     forgets = "temporary"
-    costs = (1.2, 2, 0)
 
     def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
         if not temporary:
-            # Case I: DER++ on the main network.
+            # Case I: the main network learns it, while the remembered tasks are replayed.
             known = self.read(state, state.remembered, inputs_of(data))
             known.main, known.memories[task] = self.train_with_replay(state, task, data, known.main, known.memories)
             return self.learned(state, task, data, temporary, known)
@@ -37,6 +37,18 @@ class CLPU(DarkReplay):
         start = self.start(known, task)
         known.isolated[task], known.memories[task] = self.train_with_replay(state, task, data, start, {})
         return self.learned(state, task, data, temporary, known, main=False)
+
+    # Case IV: forgetting removes the task's leaf, which holds θ̂ and B. That is what every method does by default.
+
+    def start(self, known: Knowledge, task: str) -> Network:
+        """θ̂ before its first step: the main network, so that a temporary task benefits from what was learned."""
+        return known.main.without_heads()
+
+
+class Distilled(CLPU, DarkReplay):
+    """Replay and merge are DER++ on the memories."""
+
+    costs = (1.2, 2, 0)
 
     def keep(self, state: State, task: str) -> State:
         """Case III: merge θ̂ into θ_main by distillation on the memories, then remove θ̂.
@@ -60,15 +72,9 @@ class CLPU(DarkReplay):
         del known.isolated[task]
         return self.write(state, known)
 
-    # Case IV: forgetting removes the task's leaf, which holds θ̂ and B. That is what every method does by default.
-
-    def start(self, known: Knowledge, task: str) -> Network:
-        """θ̂ before its first step: the main network, so that a temporary task benefits from what was learned."""
-        return known.main.without_heads()
-
 
 @register
-class CLPUDERppScratch(CLPU):
+class CLPUDERppScratch(Distilled):
     """The variant whose temporary networks start from scratch."""
 
     name, label = "clpu-der++-scratch", "CLPU-DER++ (scratch)"
@@ -78,7 +84,7 @@ class CLPUDERppScratch(CLPU):
 
 
 @register
-class CLPUDERpp(CLPU):
+class CLPUDERpp(Distilled):
     """The paper's method: a temporary network starts from the main one."""
 
     name, label = "clpu-der++", "CLPU-DER++"

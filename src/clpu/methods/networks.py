@@ -20,7 +20,7 @@ from clpu.networks.blueprint import Inputs
 from clpu.networks.body import Body
 from clpu.networks.learner import QuadraticPenalty, Trainee
 from clpu.networks.linear import Linear
-from clpu.networks.network import Network
+from clpu.networks.network import ROWS_AT_ONCE, Network
 from clpu.state import Leaf, Spec, State, Task
 from clpu.state.schema import Schema
 
@@ -155,6 +155,17 @@ class NetworkMethod(Method):
         if head is None or head.outputs != wanted:
             head = self.blueprint.head(network.body.features, wanted, self.seeds, task)
         return network.evaluate(head, x)
+
+    def memory_accuracy(self, state: State, task: str) -> float | None:
+        known = self.read(state, [task])
+        network, memory = known.isolated.get(task) or known.main, known.memories.get(task)
+        if memory is None or task not in network.heads:
+            return None
+        right = [
+            network.logits((task, x))[0].argmax(-1) == y
+            for x, y in zip(memory.x.split(ROWS_AT_ONCE, 1), memory.y.split(ROWS_AT_ONCE, 1))
+        ]
+        return float(torch.cat(right, 1).double().mean())
 
     # What saved states are checked by
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from clpu.errors import BadNetwork, BadSetting, BadState
+from clpu.bases import loading as bases
+from clpu.errors import BadData, BadNetwork, BadSetting, BadState
 from clpu.learning.randomness import generators
-from clpu.networks.body import Body
+from clpu.networks.body import Body, PrecomputedFeatures
 from clpu.networks.linear import Linear
 from clpu.networks.mlp import MLP
 from clpu.networks.module_body import ModuleBody, Skeleton, base_of, check_features, own_tensors, seeded
@@ -31,18 +32,23 @@ CODES = {getattr(torch, name): code for code, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class PixelSettings:
+class InputSettings:
+    scaling: str = setting(
+        "auto",
+        "numbers are scaled by constants of each task, by a fixed transform, or not at all (docs/your-data.md)",
+        choices=("auto", "task", "fixed", "none"),
+    )
     mean: tuple[float, ...] = setting((), "mean of each channel, for images of bytes scaled to 0 … 1")
     std: tuple[float, ...] = setting((), "standard deviation of each channel")
 
 
 @dataclass(frozen=True)
-class MLPSettings(PixelSettings):
+class MLPSettings(InputSettings):
     hidden: tuple[int, ...] = setting((100, 100), "units of the hidden layers")
 
 
 @dataclass(frozen=True)
-class ResNetSettings(PixelSettings):
+class ResNetSettings(InputSettings):
     width: int = setting(64, "filters of the first stage", at_least=1)
     mixed_precision: bool = setting(
         False, "convolutions in bfloat16, the rest in float32; auto: if the device multiplies in it", auto=True
@@ -72,7 +78,7 @@ class Inputs:
 
 
 #: The networks by name, with the class of their settings.
-NETWORKS: dict[str, type] = {"mlp": MLPSettings, "resnet18": ResNetSettings}
+NETWORKS: dict[str, type] = {"mlp": MLPSettings, "resnet18": ResNetSettings, **bases.SETTINGS}
 #: Factories of users' modules by name.
 FACTORIES: dict[str, Callable[[], nn.Module]] = {}
 
@@ -91,7 +97,7 @@ def register_network(name: str) -> Callable[[Callable[[], nn.Module]], Callable[
         )
         if not isinstance(name, str) or not name or name == "module" or (name in NETWORKS and not same):
             raise BadSetting(f"the name {name!r:.80} is taken or not allowed; give your network a different one")
-        NETWORKS[name], FACTORIES[name] = PixelSettings, factory
+        NETWORKS[name], FACTORIES[name] = InputSettings, factory
         return factory
 
     return decorate
@@ -105,7 +111,9 @@ class Blueprint:
         auto = {"mixed_precision": lambda: bfloat16_is_fast(device)}
         self.settings: Any = make(self.settings_class(network), options, auto)
         self.name = network if isinstance(network, str) else "module"
-        self.pixels = Pixels(self.settings.mean, self.settings.std)
+        #: A frozen network that makes features of the inputs, which are then what methods see as inputs.
+        self.base = bases.load(self.name, self.settings) if self.name.startswith("base:") else None
+        self.pixels = Pixels() if self.base else Pixels(self.settings.mean, self.settings.std)
         if len(self.pixels.mean) != len(self.pixels.std) or any(s <= 0 for s in self.pixels.std):
             raise BadSetting(f"mean and std must have one number per channel, std above 0, got {self.pixels}")
         self.device = device
@@ -118,7 +126,7 @@ class Blueprint:
     def settings_class(network: object) -> type:
         """The settings that a network has."""
         if isinstance(network, nn.Module):
-            return PixelSettings
+            return InputSettings
         if isinstance(network, str) and network in NETWORKS:
             return NETWORKS[network]
         raise BadNetwork(
@@ -130,6 +138,16 @@ class Blueprint:
     def users(self) -> bool:
         """Whether the network is a user's module."""
         return self._given is not None or self.name in FACTORIES
+
+    def features_of(self, x: Tensor) -> Tensor:
+        """What methods see of inputs (n, *input): a base's features of them, or the inputs themselves."""
+        if self.base is None:
+            return x
+        with torch.no_grad():
+            features = self.base.features(x.cpu())
+        if not bool(features.isfinite().all()):
+            raise BadData(f"{self.name} gives NaN or infinity for some of these inputs")
+        return features.to(self.device)
 
     def modules(self, seeds: Sequence[int]) -> list[nn.Module]:
         """A user's module for each replica: the one that was handed in, or one made for each seed."""
@@ -143,6 +161,8 @@ class Blueprint:
     def body(self, inputs: Inputs, seeds: Sequence[int], task: str | None = None) -> Body:
         """A fresh body: the main one, or the one of a task. A user's module starts as the user made it."""
         features = self.features(inputs, seeds)
+        if self.base:
+            return PrecomputedFeatures(len(seeds), features)
         if self.users:
             return ModuleBody.of(self._skeleton_for(inputs, seeds), self.modules(seeds), features, self.device)
         draws = generators(seeds, task, "body")
@@ -152,6 +172,8 @@ class Blueprint:
 
     def body_of(self, tensors: dict[str, Tensor], inputs: Inputs, seeds: Sequence[int]) -> Body:
         """A body that has these tensors."""
+        if self.base:
+            return PrecomputedFeatures(len(seeds), self.features(inputs, seeds))
         if self.name == "mlp":
             return MLP({name: tensors[name] for name in self.shapes(inputs, seeds)})
         skeleton = self._skeleton_for(inputs, seeds)
@@ -166,9 +188,9 @@ class Blueprint:
         return self._skeletons[key]
 
     def start(self, seeds: Sequence[int]) -> str:
-        """SHA-256 of the weights from which networks of a user's module start; nothing for our own."""
+        """SHA-256 of a base's weights, or of those from which networks of a user's module start; none for our own."""
         if not self.users:
-            return ""
+            return self.base.sha256 if self.base else ""
         named = {f"{k}/{n}": t for k, module in enumerate(self.modules(seeds)) for n, t in own_tensors(module).items()}
         return Leaf(named).sha256
 
@@ -186,6 +208,8 @@ class Blueprint:
         self, inputs: Inputs, seeds: Sequence[int], trained: bool = False
     ) -> dict[str, tuple[str, tuple[int, ...]]]:
         """The type and shape of every tensor of a body, or of those that are trained, without the replica axis."""
+        if self.base:
+            return {}
         if self.name == "mlp":
             sizes = [math.prod(inputs.shape), *self.settings.hidden]
             shapes: dict[str, tuple[int, ...]] = {}
@@ -213,6 +237,8 @@ class Blueprint:
 
     def features(self, inputs: Inputs, seeds: Sequence[int]) -> int:
         """How many features a body gives for such inputs; `BadNetwork` if it cannot take them."""
+        if self.base:  # they are the inputs
+            return inputs.shape[0]
         if self.pixels.mean and (len(inputs.shape) != 3 or inputs.shape[0] != len(self.pixels.mean)):
             raise BadNetwork(
                 f"mean and std are for images of {len(self.pixels.mean)} channels, got inputs of shape {inputs.shape}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from clpu.errors import BadNetwork
 from clpu.networks.linear import Linear
 
 Tensors = dict[str, Tensor]
@@ -60,6 +61,10 @@ class Body(ABC):
                 total[name] += chosen.detach().exp().view(-1, *[1] * (gradient.dim() - 1)) * gradient.square()
         return total
 
+    def module(self, replica: int = 0) -> nn.Module:
+        """One replica as an ordinary module: (batch, *input) → (batch, features)."""
+        raise BadNetwork(f"a {type(self).__name__} cannot be written as an ordinary module")
+
     def private(self) -> Body:
         """The same body for one training, sharing nothing that calls may change."""
         return self
@@ -78,13 +83,7 @@ class PrecomputedFeatures(Body):
     def __init__(self, replicas: int, features: int) -> None:
         self.replicas, self.features, self.tensors = replicas, features, {}
 
-    def forward(
-        self,
-        x: Tensor,
-        tensors: Tensors | None = None,
-        training: bool = False,
-        generators: Sequence[torch.Generator] = (),
-    ) -> Tensor:
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         return x
 
     def with_tensors(self, tensors: Tensors) -> PrecomputedFeatures:

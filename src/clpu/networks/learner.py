@@ -135,6 +135,8 @@ class Learner:
 
     def network(self) -> Network:
         """The network as it is now."""
-        tensors = {name: tensor.detach() for name, tensor in self._tensors.items()}
+        # Laid out as saved tensors are, so that a loaded agent rounds as this one does.
+        plain = torch.contiguous_format
+        tensors = {name: tensor.detach().clone(memory_format=plain) for name, tensor in self._tensors.items()}
         heads = {t: Linear(h.weight.detach(), h.bias.detach()) for t, h in self._heads.items()}
         return Network(self.start.body.with_tensors(tensors), heads, self.start.pixels)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clpu.learning.randomness import uniform
 
@@ -28,6 +28,14 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
+
+    def module(self, replica: int = 0) -> nn.Linear:
+        """One replica as an ordinary layer."""
+        inputs, outputs = self.weight.shape[1:]
+        made = nn.Linear(inputs, outputs, device="meta")
+        weight, bias = self.weight[replica].T.contiguous(), self.bias[replica, 0].clone()
+        made.load_state_dict({"weight": weight.detach(), "bias": bias.detach()}, assign=True)
+        return made.requires_grad_(False)
 
     @property
     def outputs(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from clpu.networks.body import Body, Tensors
 from clpu.networks.linear import Linear
@@ -46,17 +47,17 @@ class MLP(Body):
         for i in range(self.depth):
             yield Linear(given[f"{i}.weight"], given[f"{i}.bias"])
 
-    def forward(
-        self,
-        x: Tensor,
-        tensors: Tensors | None = None,
-        training: bool = False,
-        generators: Sequence[torch.Generator] = (),
-    ) -> Tensor:
+    def forward(self, x: Tensor, tensors: Tensors | None = None, *_: Any, **__: Any) -> Tensor:
         x = x.flatten(2)
         for layer in self.layers(tensors):
             x = layer(x).relu()
         return x
+
+    def module(self, replica: int = 0) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for layer in self.layers():
+            layers += [layer.module(replica), nn.ReLU()]
+        return nn.Sequential(*layers)
 
     def with_tensors(self, tensors: Tensors) -> MLP:
         return MLP({name: tensors[name] for name in self.tensors})

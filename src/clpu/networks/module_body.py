@@ -165,6 +165,12 @@ class ModuleBody(Body):
                         given[name][k].copy_(handed[name])
         return torch.stack(outputs)
 
+    def module(self, replica: int = 0) -> nn.Module:
+        full = self.skeleton.for_a_call({name: tensor[replica] for name, tensor in self.tensors.items()})
+        made = copy.deepcopy(self.skeleton.lent(training=False))
+        made.load_state_dict({name: t.detach().clone() for name, t in full.items()}, strict=False, assign=True)
+        return made.requires_grad_(False)
+
     def private(self) -> ModuleBody:
         return ModuleBody(self.skeleton.private(), self.tensors, self.features, self.replicas)
 

@@ -1,4 +1,4 @@
-"""Format benchmark names, numbers, sizes and durations for readers."""
+"""Format benchmark names, numbers and sizes for readers."""
 
 from __future__ import annotations
 
@@ -41,19 +41,3 @@ def size(count: float) -> str:
             scaled = count / factor
             return f"{scaled:.{1 if scaled < 100 else 0}f} {unit}"
     return f"{count:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """Format a time span.
-
-    >>> duration(0.25), duration(42), duration(754), duration(7500)
-    ('0.2 s', '42 s', '12 min 34 s', '2 h 5 min')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    rounded = round(seconds)
-    if rounded < 60:
-        return f"{rounded} s"
-    if rounded < 3600:
-        return f"{rounded // 60} min {rounded % 60} s"
-    return f"{rounded // 3600} h {rounded % 3600 // 60} min"

@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from clpu import __version__
 from clpu.report.svg import Canvas
-from clpu.requests import Stream
 
 #: Widths in which a figure is drawn, by CSS class: for wide and for narrow screens.
 _WIDTHS = {"wide": 1060.0, "narrow": 358.0}
@@ -39,15 +38,10 @@ def environment() -> Environment:
     return made
 
 
-def render(template: str, *, style: str = "", **context: Any) -> str:
-    """Render a page; `style` is CSS that is added to the common style sheet."""
+def render(template: str, **context: Any) -> str:
+    """Render a page with the common style sheet."""
     common = resources.files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
-    return environment().get_template(template).render(css=Markup(common + style), **context)
-
-
-def macro(template: str, name: str, *arguments: Any) -> str:
-    """Render one macro of a template to a plain string of HTML."""
-    return str(getattr(environment().get_template(template).module, name)(*arguments))
+    return environment().get_template(template).render(css=Markup(common), **context)
 
 
 @dataclass(frozen=True)
@@ -62,26 +56,3 @@ class Figure:
 def draw_figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> Figure:
     """Draw a figure for both widths of a screen."""
     return Figure(tuple((screen, tuple(draw(width))) for screen, width in _WIDTHS.items()), caption, style)
-
-
-# The same parts as strings, for pages that are put together from strings.
-
-
-def document(title: str, body: Sequence[str], style: str = "") -> str:
-    """Return a complete page of these parts, which are HTML."""
-    return render("document.html", style=style, title=title, parts=[Markup(part) for part in body if part])
-
-
-def request_list(stream: Stream) -> str:
-    """Return the requests in order, forget requests highlighted."""
-    return macro("macros.html", "requests", stream)
-
-
-def key(entries: Sequence[tuple[str, str]]) -> str:
-    """Return the key of a figure: pairs of a CSS class and a text."""
-    return macro("macros.html", "key", entries)
-
-
-def figure(draw: Callable[[float], Sequence[Canvas]], caption: str, style: str = "") -> str:
-    """Return a figure that `draw` draws for a given width."""
-    return macro("macros.html", "figure", draw_figure(draw, caption, style))

@@ -120,12 +120,12 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     order.sort(key=lambda method: (method not in recorded, rows[method].about.position))
     first: dict[str, dict[str, Row]] = {}
     for (run, _), found in zip(groups, by_run):
-        first.setdefault(run.recipe.stream, found)
+        first.setdefault(run.recipe.benchmark, found)
     lines = []
     for method in order:
         cells = []
         for (run, _), found in zip(groups, by_run):
-            base = first[run.recipe.stream].get(method)
+            base = first[run.recipe.benchmark].get(method)
             cells += [_compared(found.get(method), base, key) for key in keys]
         lines.append(Line(rows[method].label, cells))
     return Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clpu.machine import Machine
-from clpu.recipe import Recipe
+from clpu.runs.recipe import Recipe
 
 NOT_RECORDED = "not recorded"
 

@@ -15,11 +15,12 @@ from clpu.report.summary import Row
 from clpu.report.tables import Group, caveats, excluding, profile
 from clpu.requests import Stream
 from clpu.results import Run
+from clpu.terminal import duration
 
 
 def page(groups: Sequence[Group]) -> str:
     """Return the complete page for one run or several."""
-    benchmarks = list(dict.fromkeys(formatting.benchmark(run.recipe.stream) for run, _ in groups))
+    benchmarks = list(dict.fromkeys(formatting.benchmark(run.recipe.benchmark) for run, _ in groups))
     comparison = None
     if len(groups) > 1:
         comparison = {"differences": differences([run for run, _ in groups]), "results": comparison_table(groups)}
@@ -34,13 +35,13 @@ def page(groups: Sequence[Group]) -> str:
 def _run(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
     recipe = run.recipe
     seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) != 1 else ''}"
-    took = f", {formatting.duration(recipe.seconds)}" if recipe.seconds is not None else ""
+    took = f", {duration(recipe.seconds)}" if recipe.seconds is not None else ""
     view: dict[str, Any] = {
         "name": run.name,
-        "benchmark": formatting.benchmark(recipe.stream),
+        "benchmark": formatting.benchmark(recipe.benchmark),
         "lead": f"profile {profile(recipe)}, {seeds}{took}",
         "requests": Stream(recipe.requests),
-        "recipe": view_recipe(run),
+        "recipe": view_recipe(recipe, run.results),
         "tables": None,
     }
     if not rows:

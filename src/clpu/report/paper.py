@@ -16,6 +16,6 @@ def tables() -> dict[tuple[str, str], dict[str, float]]:
     """
     text = resources.files("clpu.report").joinpath("paper-tables.csv").read_text(encoding="utf-8")
     return {
-        (row.pop("stream"), row.pop("method")): {key: float(value) for key, value in row.items()}
+        (row.pop("benchmark"), row.pop("method")): {key: float(value) for key, value in row.items()}
         for row in csv.DictReader(text.splitlines())
     }

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clpu.report import formatting
-from clpu.report.html import macro
 from clpu.report.html_tables import Cell, Line, Table
 from clpu.report.machines import NOT_RECORDED, computed_on, keys_of
 from clpu.results import Recipe, Run
+from clpu.terminal import duration
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,9 @@ class RecipeView:
     settings: Sequence[tuple[str, str]]
 
 
-def recipe_section(run: Run, finished: Sequence[str] | None = None) -> str:
-    """Return the section of a page that shows the recipe, as HTML; see `view_recipe`."""
-    return macro("recipe.html", "recipe", view_recipe(run, finished))
-
-
-def view_recipe(run: Run, finished: Sequence[str] | None = None) -> RecipeView:
+def view_recipe(recipe: Recipe, finished: Iterable[str]) -> RecipeView:
     """Return everything that is needed to reproduce a run; `finished` are the methods that have results."""
-    recipe, data = run.recipe, run.recipe.data
+    data = recipe.data
     classes = " or ".join(map(str, sorted(set(data.classes))))
     entries = [
         Entry("Command", [recipe.command or "–"], code=bool(recipe.command)),
@@ -59,11 +53,12 @@ def view_recipe(run: Run, finished: Sequence[str] | None = None) -> RecipeView:
         Entry("Network", [_plain(recipe.network)], code=True),
         Entry("Versions", [", ".join(f"{k} {v}" for k, v in sorted(recipe.versions.items())) or "–"]),
         Entry("Machine", [", ".join(f"{k} {v}" for k, v in sorted(recipe.machine.items())) or "–"]),
-        Entry("Computed on", _computed_on(recipe, run.results if finished is None else finished)),
+        Entry("Computed on", _computed_on(recipe, finished)),
     ]
     if recipe.started:
-        took = f", took {formatting.duration(recipe.seconds)}" if recipe.seconds is not None else ""
+        took = f", took {duration(recipe.seconds)}" if recipe.seconds is not None else ""
         entries.append(Entry("Started", [recipe.started + took]))
+    entries += [Entry("Note", [note]) for note in recipe.notes]
     return RecipeView(entries, _settings(recipe))
 
 
@@ -115,7 +110,7 @@ def _facts(run: Run) -> dict[str, str]:
     """Return what determines a run's numbers besides its settings; times, machine names and commands always differ."""
     recipe = run.recipe
     return {
-        "benchmark": recipe.stream,
+        "benchmark": recipe.benchmark,
         "requests": recipe.requests,
         "profile": recipe.profile,
         "methods": ", ".join(recipe.about(method).label for method in recipe.in_order(recipe.methods)),

@@ -11,9 +11,9 @@ import numpy as np
 from clpu import metrics
 from clpu.metrics import PairIntervals
 from clpu.metrics.learning import Floats
-from clpu.recipe import MethodAbout
 from clpu.report import paper
 from clpu.results import Result, Run
+from clpu.runs.recipe import MethodAbout
 
 NAN = float("nan")
 METRIC_KEYS = ("acc", "fm", "ijsd", "ajsd", "js_ratio", "irr")
@@ -57,7 +57,7 @@ class Row:
     """
 
     run: str
-    stream: str
+    benchmark: str
     method: str
     about: MethodAbout
     seeds: int
@@ -70,6 +70,8 @@ class Row:
     forward: Estimate
     forgotten: Sequence[ForgottenAccuracy]
     left: Estimate
+    #: Class-incremental accuracy: on all active tasks together at the end, when nobody names the task.
+    together: Estimate
     bytes: int
     seconds: float
 
@@ -118,12 +120,30 @@ def _overlap(one: Estimate, other: Estimate) -> bool:
     return one.low <= other.high and other.low <= one.high
 
 
+def paired_differences(first: Run, second: Run) -> dict[str, Floats]:
+    """Return second − first in ACC, in points per seed, for methods in both runs; empty if nothing can be paired.
+
+    Seeds can be paired if both runs have the same benchmark, requests and seeds: the same seed means the same start and
+    the same batches, so most of the spread over seeds cancels out.
+    """
+    if any(getattr(first.recipe, name) != getattr(second.recipe, name) for name in ("benchmark", "requests", "seeds")):
+        return {}
+    both = [method for method in first.results if method in second.results]
+    return {m: 100 * (_accuracy(second.results[m])[0] - _accuracy(first.results[m])[0]) for m in both}
+
+
+def _accuracy(result: Result) -> tuple[Floats, Floats]:
+    """Return ACC and FM per seed."""
+    index = {task: i for i, task in enumerate(result.tasks)}
+    return metrics.accuracy_and_forgetting(result.accuracy, [[index[t] for t in tasks] for tasks in result.alive])
+
+
 def _row(run: Run, result: Result, alone: Floats | None) -> Row:
     # One generator per row: its intervals do not depend on which other methods were run.
     rng = np.random.default_rng(0)
     index = {task: i for i, task in enumerate(result.tasks)}
     alive = [[index[task] for task in tasks] for tasks in result.alive]
-    acc, fm = metrics.accuracy_and_forgetting(result.accuracy, alive)
+    acc, fm = _accuracy(result)
     classes = run.recipe.data.classes
     values = {"acc": _per_seed(acc, rng), "fm": _per_seed(fm, rng)}
     published: dict[str, Estimate] = {}
@@ -147,13 +167,13 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
     forgotten = metrics.forgotten_accuracy(result.accuracy, [(f.request - 1, index[f.task]) for f in result.forgets])
     return Row(
         run=run.name,
-        stream=run.recipe.stream,
+        benchmark=run.recipe.benchmark,
         method=result.method,
         about=run.recipe.about(result.method),
         seeds=len(run.recipe.seeds),
         metrics={key: values.get(key, Estimate(NAN)) for key in METRIC_KEYS},
         published={key: published.get(key, Estimate(NAN)) for key in PRIVACY},
-        paper=paper.tables().get((run.recipe.stream, result.method), {}),
+        paper=paper.tables().get((run.recipe.benchmark, result.method), {}),
         ijsd=ijsd,
         ajsd=ajsd,
         backward=_per_seed(metrics.backward_transfer(result.accuracy, alive), rng),
@@ -172,6 +192,7 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
             for f, after in zip(result.forgets, forgotten)
         ],
         left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Estimate(NAN),
+        together=_per_seed(np.array(result.class_incremental), rng) if result.class_incremental else Estimate(NAN),
         bytes=max(result.bytes, default=0),
         seconds=sum(result.seconds),
     )

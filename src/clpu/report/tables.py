@@ -24,7 +24,7 @@ WITH_SPREAD = ("acc", "fm", "ijsd", "ajsd")
 #: What bold means in every table; see `summary.best`.
 BOLD = "Bold: the best value, and values whose 95% intervals overlap that of the best"
 #: Metrics beyond the paper's six, each with its spread and interval.
-EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc")
+EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc", "class_incremental_acc")
 
 Group = tuple[Run, Sequence[Row]]
 
@@ -39,7 +39,7 @@ def heading(run: Run) -> str:
     """Describe a run in one line."""
     recipe = run.recipe
     seeds = f"{len(recipe.seeds)} seed{'s' if len(recipe.seeds) > 1 else ''}"
-    return f"{formatting.benchmark(recipe.stream)}, profile {profile(recipe)}, {seeds}, {recipe.requests}"
+    return f"{formatting.benchmark(recipe.benchmark)}, profile {profile(recipe)}, {seeds}, {recipe.requests}"
 
 
 def profile(recipe: Recipe) -> str:
@@ -66,13 +66,21 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
             notes.append(f"Not the paper's settings: {', '.join(recipe.overrides)}.")
         if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
             notes.append("The paper's numbers come from the requests 1R 2T 3T 4R 2R 3F 5T 5F, not from these.")
+    together = [f"{row.label} {row.together.value:.2f}" for row in rows if not math.isnan(row.together.value)]
+    if together and recipe.benchmark.startswith("split-"):
+        notes.append(
+            "ACC is task-incremental: the task of an image is given. Class-incremental, over all active tasks: "
+            f"{', '.join(together)}."
+        )
+    if recipe.network.get("name") == "base:efficientnet-lite0":
+        notes.append("The base has seen ImageNet; the paper's networks start from scratch.")
     mixed = mixture(recipe, [row.method for row in rows])
     return [*notes, mixed] if mixed else notes
 
 
 def csv_columns() -> list[str]:
     """Return the columns of the paper's table, then ours."""
-    columns = ["stream", "method"]
+    columns = ["benchmark", "method"]
     columns += [c for key in METRIC_KEYS for c in ([key, f"{key}_std"] if key in WITH_SPREAD else [key])]
     for key in PRIVACY:
         columns += [f"{key}_as_published"] + ([f"{key}_as_published_std"] if key in WITH_SPREAD else [])
@@ -95,13 +103,13 @@ def to_csv(groups: Sequence[Group]) -> str:
 
 
 def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
-    values: dict[str, str | float] = {"stream": row.stream, "method": row.method}
+    values: dict[str, str | float] = {"benchmark": row.benchmark, "method": row.method}
     named = dict(row.metrics) | {f"{key}_as_published": estimate for key, estimate in row.published.items()}
     for key, estimate in named.items():
         values |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
         if key.removesuffix("_as_published") in WITH_SPREAD:
             values[f"{key}_std"] = estimate.spread
-    for key, estimate in zip(EXTRA_METRICS, (row.backward, row.forward, row.left)):
+    for key, estimate in zip(EXTRA_METRICS, (row.backward, row.forward, row.left, row.together)):
         values |= {key: estimate.value, f"{key}_std": estimate.spread}
         values |= {f"{key}_low": estimate.low, f"{key}_high": estimate.high}
     return values | {
@@ -124,7 +132,7 @@ def to_matrix(groups: Sequence[Group]) -> str:
     One row per request, with the tasks active after it, the size of one agent in bytes and the seconds for all seeds.
     """
     tasks = list(dict.fromkeys(t for run, rows in groups for row in rows for t in run.results[row.method].tasks))
-    columns = ["run", "stream", "method", "request_number", "request", "alive", "bytes", "seconds"]
+    columns = ["run", "benchmark", "method", "request_number", "request", "alive", "bytes", "seconds"]
     columns += [f"acc_{task}{end}" for task in tasks for end in ("", "_std")]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -135,7 +143,7 @@ def to_matrix(groups: Sequence[Group]) -> str:
             for i, request in enumerate(result.requests):
                 values: dict[str, str | float] = {
                     "run": run.name,
-                    "stream": row.stream,
+                    "benchmark": row.benchmark,
                     "method": row.method,
                     "request_number": i + 1,
                     "request": request,
@@ -164,7 +172,7 @@ def to_markdown(groups: Sequence[Group]) -> str:
     """Return `table.md`: the metrics as the paper defines them, then the comparison with the paper."""
     parts = []
     for run, rows in groups:
-        parts.append(f"## {formatting.benchmark(run.recipe.stream)}")
+        parts.append(f"## {formatting.benchmark(run.recipe.benchmark)}")
         recipe = run.recipe
         parts.append(
             f"Requests {_code(recipe.requests)}, profile {_code(profile(recipe))}, {len(recipe.seeds)} seeds; "
@@ -294,7 +302,7 @@ def _latex_table(groups: Sequence[Group], caption: str, label: str, published: b
     for number, (run, rows) in enumerate(groups):
         facts = [profile(run.recipe)] if run.recipe.overrides or len(groups) > 1 else []
         facts += [run.name] if len(groups) > 1 else []
-        title = formatting.benchmark(run.recipe.stream) + (f" ({', '.join(facts)})" if facts else "")
+        title = formatting.benchmark(run.recipe.benchmark) + (f" ({', '.join(facts)})" if facts else "")
         lines += [r"    \midrule"] if number else []
         lines += [f"    & \\multicolumn{{6}}{{c}}{{{tex(title)}}} \\\\", r"    \cmidrule(lr){2-7}"]
         lines += [f"    Method & {titles} \\\\", r"    \midrule"]

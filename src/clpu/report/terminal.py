@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from clpu import terminal
+from clpu.metrics.learning import Floats
 from clpu.report import distinct, formatting
-from clpu.report.summary import METRIC_KEYS, Row, best, summarise
+from clpu.report.summary import METRIC_KEYS, Estimate, Row, best, deviation, paired_differences, summarise
 from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
 from clpu.results import Run
 
@@ -34,6 +35,11 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
         for note in caveats(run, rows):
             console.print(terminal.text(note, style="dim"))
         console.print()
+    if len(runs) == 2 and (paired := paired_differences(*runs)):
+        first, second = distinct(runs)
+        title = f"Paired difference in ACC, {second.name} − {first.name}, in points:"
+        console.print(terminal.text(title, style="bold"))
+        console.print(_paired(paired, first))
 
 
 def table(rows: Sequence[Row], *, spreads: bool = True) -> Table:
@@ -56,6 +62,19 @@ def differences(rows: Sequence[Row]) -> Table:
         if row.paper:
             cells = (formatting.number(row.difference(key), DIGITS[key], sign=True) for key in METRIC_KEYS)
             result.add_row(terminal.text(row.label), *map(terminal.text, cells))
+    return result
+
+
+def _paired(paired: Mapping[str, Floats], run: Run) -> Table:
+    """Return the difference of each method: mean, standard deviation, and one column per seed."""
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    result.add_column("Method", no_wrap=True)
+    for name in ("mean ± sd", *(f"seed {seed}" for seed in run.recipe.seeds)):
+        result.add_column(name, justify="right", no_wrap=True)
+    for method, values in paired.items():
+        mean = with_spread(Estimate(float(values.mean()), deviation(values)), 2, spread=len(values) > 1)
+        seeds = (formatting.number(value, sign=True) for value in values)
+        result.add_row(*map(terminal.text, (run.recipe.about(method).label, mean, *seeds)))
     return result
 
 

@@ -19,6 +19,7 @@ from clpu.errors import BadState
 from clpu.io import canonical
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 V = TypeVar("V")
@@ -38,6 +39,8 @@ DTYPES = {
 }
 #: Bytes per number.
 _WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4, "F64": 8}
+#: The same for the module `struct`.
+_STRUCT = dict(zip(("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "F32", "F64"), "?Bbhiqefd"))
 _CODES = {name: code for code, name in DTYPES.items()}
 
 
@@ -79,6 +82,7 @@ class Leaf:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors: dict[str, Tensor] | None = {name: t.detach() for name, t in sorted(tensors.items())}
         self._stored: dict[str, _Stored] = {}
+        self._unread: bytes | None = None
         self._sha256: str | None = None
         self._derived: dict[str, Any] = {}
 
@@ -91,10 +95,31 @@ class Leaf:
         return leaf
 
     @classmethod
+    def deferred(cls, content: bytes) -> Leaf:
+        """As `from_bytes`, but the content is read, and `BadState` raised, when it is first needed."""
+        leaf = cls({})
+        leaf._tensors, leaf._unread = None, content
+        return leaf
+
+    @classmethod
     def _of(cls, stored: Mapping[str, _Stored]) -> Leaf:
         leaf = cls({})
         leaf._tensors, leaf._stored = None, dict(sorted(stored.items()))
         return leaf
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Leaf:
+        """A leaf of NumPy arrays; needs no torch."""
+        return cls._of({n: _Stored(Spec(_CODES[a.dtype.name], a.shape), a.tobytes()) for n, a in arrays.items()})
+
+    def array(self, name: str) -> NDArray[Any]:
+        """One of the tensors as a NumPy array, which must not be changed; needs no torch."""
+        import numpy as np
+
+        for found, spec, data in self._parts():
+            if found == name:
+                return np.frombuffer(data, dtype=DTYPES[spec.dtype]).reshape([int(size or 0) for size in spec.shape])
+        raise KeyError(name)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -112,6 +137,11 @@ class Leaf:
         if tensors is None:
             return {name: found.spec for name, found in stored.items()}
         return {name: _spec(tensor) for name, tensor in tensors.items()}
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no tensors; one that is not read yet has some."""
+        return self._unread is None and not self.specs
 
     @property
     def size(self) -> int:
@@ -133,6 +163,11 @@ class Leaf:
         """One safetensors file. Equal leaves give equal bytes."""
         return write_tensors({name: (spec, data) for name, spec, data in self._parts()})
 
+    def rows(self) -> Iterator[tuple[str, str, list[int], list[Any]]]:
+        """Name, type, shape and numbers of every tensor, in plain Python; needs neither torch nor NumPy."""
+        for name, spec, data in self._parts():
+            yield name, spec.dtype, [int(size or 0) for size in spec.shape], _numbers(spec.dtype, bytes(data))
+
     def derived(self, name: str, make: Callable[[], V]) -> V:
         """What follows from this leaf alone, made once; a cache that is never part of the state."""
         if name not in self._derived:
@@ -152,6 +187,12 @@ class Leaf:
     def _content(self) -> tuple[dict[str, _Stored], dict[str, Tensor] | None]:
         """The tensors as they were read, or as torch has them once a thread asked for that; looked up in this order,
         because `tensors` sets the second before it clears the first."""
+        unread = self._unread
+        if unread is not None:
+            self._stored = Leaf.from_bytes(unread)._stored
+            if not self._stored:
+                raise BadState("a leaf without tensors")
+            self._unread = None
         stored = self._stored
         return stored, self._tensors
 
@@ -191,6 +232,14 @@ def write_tensors(tensors: Mapping[str, tuple[Spec, Any]], metadata: Mapping[str
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *(tensors[name][1] for name in order)])
+
+
+def _numbers(dtype: str, data: bytes) -> list[Any]:
+    import struct
+
+    if dtype == "BF16":  # the upper half of a float32
+        data, dtype = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2)), "F32"
+    return [value for (value,) in struct.iter_unpack(f"<{_STRUCT[dtype]}", data)]
 
 
 def _known(dtype: str) -> str:

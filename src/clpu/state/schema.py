@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Protocol
 
 from clpu.errors import BadState
@@ -32,6 +33,8 @@ def check_state(method: Declaring, state: State) -> None:
         for people, leaf in task.people.items():
             _check_leaf(f"task {name!r}, people {people}", leaf, method.people_schema(state, task))
     _check_leaf("what tasks share", state.shared, method.shared_schema(state) if state.shared else {})
+    for name, task in state.tasks.items():
+        _check_familiar(name, task.facts.get("familiar", {}), len(state.about["seeds"]))
     method.check(state)
 
 
@@ -47,10 +50,49 @@ def _check_facts(name: str, facts: Mapping[str, Any]) -> None:
         raise BadState(f"task {name!r} does not say what its inputs look like")
     if not isinstance(labels, list) or not labels:
         raise BadState(f"task {name!r} has no list of labels")
-    if any(type(label) is not int or abs(label) >= 2**63 for label in labels) or labels != sorted(set(labels)):
-        raise BadState(f"task {name!r} has labels that are not ascending integers")
+    if {type(label) for label in labels} not in ({int}, {bool}, {str}) or labels != sorted(set(labels)):
+        raise BadState(f"task {name!r} has labels that are not ascending integers, booleans or texts")
+    if type(labels[0]) is int and max(map(abs, labels)) >= 2**63:
+        raise BadState(f"task {name!r} has labels that are integers beyond 64 bits")
+    _check_columns(name, facts.get("columns", []))
+    _check_held_out(name, facts.get("held_out"))
     if type(steps) is not int or not 0 <= steps < 2**53:
         raise BadState(f"task {name!r} was learned in {steps!r:.40} steps")
+
+
+def _check_columns(name: str, columns: Any) -> None:
+    """The columns of a table: pairs of a name and what it holds."""
+    if not isinstance(columns, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair) for pair in columns
+    ):
+        raise BadState(f"task {name!r} has columns that cannot be read")
+
+
+def _check_held_out(name: str, held_out: Any) -> None:
+    if held_out is None:
+        return
+    good = isinstance(held_out, dict) and {*held_out} == {"examples", "correct", "most_frequent"}
+    if good:
+        examples, correct, most = held_out["examples"], held_out["correct"], held_out["most_frequent"]
+        good = type(examples) is int and type(most) is int and type(correct) is float
+        good = good and examples > 0 and 0 <= correct <= examples and 0 <= most <= examples
+    if not good:
+        raise BadState(f"task {name!r} has a held-out figure that cannot be read")
+
+
+def _check_familiar(name: str, familiar: Any, replicas: int) -> None:
+    """The calibration of a head: pairs of numbers, one for each replica or one for all."""
+    counts = {"energy": replicas, "size": 1}
+    good = isinstance(familiar, dict) and all(
+        part in counts and isinstance(pairs, list) and len(pairs) == counts[part] and all(map(_is_pair, pairs))
+        for part, pairs in familiar.items()
+    )
+    if not good:
+        raise BadState(f"task {name!r} has a calibration that is not pairs of numbers")
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(type(n) is float and isfinite(n) for n in pair)
 
 
 def _check_leaf(what: str, leaf: Leaf | None, schema: Schema) -> None:

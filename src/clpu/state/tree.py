@@ -2,30 +2,82 @@
 
     about     method, settings, seeds, network: fixed when the agent is made
     shared    what remembered tasks share: the main network
-    tasks     for each active task its status, its facts, and the leaf that is its own
+    tasks     for each active task its status, its facts, the leaf that is its own, and the leaves of people
 
-Forgetting removes leaves. Digest, saved bytes, store, storage figures and audit walk this tree, tasks by name, so the
-order in which they were learned is not part of it.
+Forgetting removes leaves, or rows of them. Digest, saved bytes, store, storage figures and audit walk this tree, tasks
+by name, so the order in which they were learned is not part of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from clpu.errors import BadRequest, BadState
+from clpu.errors import BadRequest, BadState, NothingHeld
 from clpu.io import canonical, sha256
-from clpu.requests import check_name
+from clpu.requests import Label, Scope, check_name
 from clpu.state.leaf import Leaf, read_tensors, write_tensors
+from clpu.state.records import Records, ids_of, labels_of
 
 FORMAT, VERSION = "clpu-state", 2
 
-#: The people that a leaf's records are about, in order.
+#: The people that a leaf's records are about, in order; nobody in particular if empty.
 People = tuple[str, ...]
+
+V = TypeVar("V")
+
+#: Facts that were measured on all records of a task, so that they go when one of them is forgotten or added.
+MEASURED = ("held_out",)
+
+
+class Leaves(Mapping[People, Leaf]):
+    """The leaves of a task by the people that their records are about, in order; never changed."""
+
+    def __init__(self, leaves: Mapping[People, Leaf]) -> None:
+        self._leaves = dict(sorted((who, leaf) for who, leaf in leaves.items() if _filled(leaf)))
+        self._derived: dict[str, Any] = {}
+
+    def derived(self, name: str, make: Callable[[], V]) -> V:
+        """What follows from these leaves alone, made once; a cache that is never part of the state."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        found: V = self._derived[name]
+        return found
+
+    def known(self, name: str) -> Any:
+        """What was derived already, or `None`."""
+        return self._derived.get(name)
+
+    def labels(self) -> list[Label]:
+        """The labels that some record has, ascending."""
+        return self.derived("labels", lambda: sorted({label for leaf in self.values() for label in labels_of(leaf)}))
+
+    def __getitem__(self, people: People) -> Leaf:
+        return self._leaves[people]
+
+    def __iter__(self) -> Iterator[People]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Records of one leaf that a scope names: `chosen` tells which of its rows."""
+
+    task: str
+    people: People
+    records: Records
+    chosen: Any
+
+    @property
+    def whole_leaf(self) -> bool:
+        return bool(self.chosen.all())
 
 
 def _frozen(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -34,7 +86,7 @@ def _frozen(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 def _filled(leaf: Leaf | None) -> Leaf | None:
     """A leaf without tensors is none, so that there is one way to hold nothing."""
-    return leaf if leaf is not None and leaf.specs else None
+    return None if leaf is None or leaf.empty else leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +96,32 @@ class Task:
     status: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     own: Leaf | None = None
-    people: Mapping[People, Leaf] = field(default_factory=dict)
+    people: Mapping[People, Leaf] = field(default_factory=lambda: Leaves({}))
 
     def __post_init__(self) -> None:
         if self.status not in ("R", "T"):
             raise BadState(f"the status of a task is R or T, got {self.status!r:.40}")
         object.__setattr__(self, "facts", _frozen(self.facts))
         object.__setattr__(self, "own", _filled(self.own))
-        object.__setattr__(self, "people", _frozen({who: leaf for who, leaf in self.people.items() if _filled(leaf)}))
+        if not isinstance(self.people, Leaves):
+            object.__setattr__(self, "people", Leaves(self.people))
 
     @property
-    def labels(self) -> tuple[int, ...]:
+    def labels(self) -> tuple[int | str, ...]:
+        """The labels as they were given, ascending; class c is the label at position c."""
         return tuple(self.facts["labels"])
+
+    @property
+    def records(self) -> Leaves:
+        """The leaves of people, with what was derived from them."""
+        assert isinstance(self.people, Leaves)
+        return self.people
+
+    def with_records(self, leaves: Mapping[People, Leaf]) -> Task:
+        """The task with these leaves of people, and the facts that follow from them."""
+        people = Leaves(leaves)
+        facts = {name: fact for name, fact in self.facts.items() if name not in MEASURED}
+        return replace(self, facts={**facts, "labels": people.labels()}, people=people)
 
     @property
     def size(self) -> int:
@@ -70,7 +136,7 @@ class Task:
 
     def _content(self) -> tuple[Any, ...]:
         """All of it; facts as text, because Python takes 1, 1.0 and True for equal and the digest does not."""
-        return self.status, canonical(dict(self.facts)), self.own, self.people
+        return self.status, canonical(dict(self.facts)), self.own, dict(self.people)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +156,7 @@ class State:
         object.__setattr__(self, "about", _frozen(self.about))
         object.__setattr__(self, "shared", _filled(self.shared))
         object.__setattr__(self, "tasks", _frozen(self.tasks))
+        object.__setattr__(self, "_derived", {})
 
     # New states
 
@@ -100,9 +167,37 @@ class State:
     def with_shared(self, shared: Leaf | None) -> State:
         return replace(self, shared=shared)
 
-    def without(self, task: str) -> State:
-        """The state without a task: forgetting is removing leaves."""
+    def without(
+        self,
+        task: str | None = None,
+        person: str | None = None,
+        labels: Sequence[Label] | None = None,
+        records: Sequence[str] | None = None,
+    ) -> State:
+        """The state without a task, or without the records that match all that is given; without a task, in every task.
+
+        Forgetting is removing leaves, and rows of them. A label without records is gone, and so is a task without
+        records. `NothingHeld` if there are no such records, or not all of those that were listed.
+        """
+        scope = Scope(task, person, tuple(labels or ()), tuple(records or ()))
+        if scope.some_records:
+            return self.removing(self.held(scope))
         return replace(self, tasks={name: t for name, t in self.tasks.items() if name != task})
+
+    def removing(self, found: Iterable[Held]) -> State:
+        """The state without some records, as `held` found them."""
+        changed: dict[str, dict[People, Leaf]] = {}
+        for held in found:
+            leaves = changed.setdefault(held.task, dict(self.tasks[held.task].people))
+            del leaves[held.people]
+            if not held.whole_leaf:
+                leaves[held.people] = held.records.chosen(~held.chosen).to_leaf()
+        tasks = dict(self.tasks)
+        for name, leaves in changed.items():
+            del tasks[name]
+            if leaves:
+                tasks[name] = self.tasks[name].with_records(leaves)
+        return replace(self, tasks=tasks)
 
     def only(self, task: str) -> State:
         """The state with one of its tasks: all that the answers for that task may depend on."""
@@ -121,6 +216,54 @@ class State:
     @property
     def temporary(self) -> list[str]:
         return self.named("T")
+
+    def derived(self, name: str, make: Callable[[], V]) -> V:
+        """What follows from this state alone, made once; a cache that is gone with the state."""
+        cache: dict[str, Any] = self._derived  # type: ignore[attr-defined]
+        if name not in cache:
+            cache[name] = make()
+        found: V = cache[name]
+        return found
+
+    def held(self, scope: Scope) -> list[Held]:
+        """The records that a scope names, leaf by leaf; `NothingHeld` if there are none or some are missing."""
+        found, labels, ids = [], set(), set()
+        for name in self.tasks if scope.task is None else [n for n in self.tasks if n == scope.task]:
+            for people, leaf in self.tasks[name].people.items():
+                if scope.person is None or scope.person in people:
+                    if scope.records and not (here := ids_of(leaf).keys() & {*scope.records}):
+                        continue
+                    records = Records.of_leaf(leaf)
+                    chosen = records.matching(scope, ids_of(leaf))
+                    if chosen.any():
+                        found.append(Held(name, people, records, chosen))
+                        if scope.labels:
+                            labels |= {(type(label), label) for label in records.chosen(chosen).labels}
+                        ids |= here if scope.records else set()
+        missing = [f"label {label!r:.60}" for label in scope.labels if (type(label), label) not in labels]
+        missing += [f"record {record!r:.60}" for record in scope.records if record not in ids]
+        if missing or not found:
+            about = "" if scope.person is None else f" about person {scope.person!r:.60}"
+            where = "" if scope.task is None else f" in task {scope.task!r}"
+            raise NothingHeld(f"nothing is held{about}{where}{' with ' + missing[0] if missing else ''}")
+        return found
+
+    def shown(self, scope: Scope) -> dict[str, Any]:
+        """What is held of a scope: by task how many records, of which labels, about whom, and with which ids."""
+        tasks: dict[str, Any] = {}
+        if scope.whole_task and not self.tasks[scope.task or ""].people:
+            task = self.tasks[scope.task or ""]
+            return {scope.task or "": {"status": task.status, "labels": list(task.labels), "bytes": task.size}}
+        for held in self.held(scope):
+            records = held.records.chosen(held.chosen)
+            found = tasks.setdefault(held.task, {"status": self.tasks[held.task].status, "records": 0})
+            found["records"] += len(records)
+            labels = found.setdefault("labels", {})
+            for label, count in records.counts().items():
+                labels[label] = labels.get(label, 0) + count
+            found["people"] = sorted({*found.get("people", []), *held.people})
+            found["ids"] = sorted([*found.get("ids", []), *filter(None, records.ids)])
+        return tasks
 
     def leaves(self) -> Iterator[tuple[str, Leaf]]:
         """Every leaf with its path."""

@@ -5,7 +5,7 @@
 >>> x = np.random.default_rng(0).normal(size=(40, 5)); y = x[:, 0] > 0
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     with store.create(f"{folder}/agent", hidden=(8,), epochs=1) as agent:
-...         agent.learn("clinic", x, y, temporary=True)
+...         outcome = agent.learn("clinic", x, y, temporary=True)
 ...     with store.open(f"{folder}/agent") as agent:
 ...         agent.forget("clinic")
 ...         agent.tasks
@@ -18,20 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clpu.store.durable import DurableAgent, create, open
+    from clpu.store.folder import Access
     from clpu.store.integrity import Report, verify
+    from clpu.store.protection import Unlock
     from clpu.store.receipt import Receipt
 
 # Imported when first asked for, so that the command line's help needs neither torch nor cryptography.
 _LATER = {
+    "Access": "folder",
     "DurableAgent": "durable",
     "Receipt": "receipt",
     "Report": "integrity",
+    "Unlock": "protection",
     "create": "durable",
     "open": "durable",
     "verify": "integrity",
 }
 
-__all__ = ["DurableAgent", "Receipt", "Report", "create", "open", "verify"]
+__all__ = ["Access", "DurableAgent", "Receipt", "Report", "Unlock", "create", "open", "verify"]
 
 
 def __getattr__(name: str) -> Any:

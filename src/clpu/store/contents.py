@@ -1,83 +1,169 @@
-"""What the files of a store hold: an agent's state taken apart into files, and put together again."""
+"""What the files of a store hold: an agent's state taken apart into parts, and put together again.
+
+A part is kept and removed as a whole: what tasks share, a task with its facts and its own leaf, or the records of one
+task about one set of people. All that is known of a part is in its file, its name included.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from clpu.errors import BadState, BadStore
+from clpu.errors import BadRequest, BadState, BadStore
 from clpu.io import canonical
-from clpu.state import Leaf, State, Task
+from clpu.requests import check_name
+from clpu.state import Leaf, People, State, Task
 from clpu.state.schema import check_facts
-from clpu.store.format import Manifest
-from clpu.store.keys import seal, unseal
 
-#: A temporary task's file is padded to a multiple of this, so that its size tells little.
-STEP = 4096
 #: What a method can forget exactly, as `clpu.methods.base.Forgets` says; that module needs torch.
 FORGETS = ("nothing", "temporary", "tasks", "records")
+#: No agent of ours comes near these; a store from somebody else may ask for more than the machine has.
+MOST_SEEDS, LARGEST_SIZE, MOST_SIZES = 10_000, 1 << 24, 1000
+
+#: Which part of a state: the task's name (empty for what tasks share), and the people if it is about people.
+Item = tuple[str, People | None]
+SHARED: Item = ("", None)
 
 
-def task_bytes(name: str, task: Task) -> bytes:
-    """All there is of a task, its name included: a state with one task and nothing else."""
-    return State({}).with_task(name, task).to_bytes()
+@dataclass(frozen=True)
+class Part:
+    """One part of a state; `leaf` is read when it is first asked for."""
+
+    item: Item
+    status: str
+    facts: Mapping[str, Any]
+    leaf: Leaf | None
+
+    def to_bytes(self) -> bytes:
+        """The part in one form only: the length of a header, the header in JSON, the leaf in safetensors."""
+        task, people = self.item
+        header: dict[str, Any] = {"task": task}
+        if people is not None:
+            header["people"] = list(people)
+        elif task:
+            header |= {"status": self.status, "facts": dict(self.facts)}
+        text = canonical(header).encode()
+        return len(text).to_bytes(8, "little") + text + (b"" if self.leaf is None else self.leaf.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, content: bytes, where: str) -> Part:
+        """Read what `to_bytes` wrote; `BadStore` names the file. Tensors are checked when they are asked for."""
+        try:
+            size = int.from_bytes(content[:8], "little")
+            text, rest = content[8 : 8 + size], content[8 + size :]
+            header = json.loads(text)
+            task = header["task"]
+            leaf = Leaf.deferred(rest) if rest else None
+            if header.keys() == {"task", "people"}:
+                people = header["people"]
+                if not isinstance(people, list) or not all(isinstance(person, str) and person for person in people):
+                    raise ValueError("its people are not a list of ids")
+                part = cls((check_name(task), tuple(people)), "", {}, leaf)
+            elif header.keys() == {"task", "status", "facts"}:
+                part = cls((check_name(task), None), header["status"], header["facts"], leaf)
+            elif header == {"task": ""}:
+                part = cls(SHARED, "", {}, leaf)
+            else:
+                raise ValueError("it says neither what nor whose it is")
+            if part.status not in ("", "R", "T") or not isinstance(part.facts, dict):
+                raise ValueError("a status is R or T, and facts are an object")
+            if leaf is None and (people_or_shared(part.item)):
+                raise ValueError("it holds no tensors")
+            if len(text) != size or canonical(header).encode() != text:
+                raise ValueError("it is not written as clpu writes it")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadRequest) as error:
+            raise BadStore(f"{where} is damaged: {error!s:.200}") from None
+        return part
 
 
-def read_task(content: bytes, file: str) -> tuple[str, Task]:
-    """The opposite of `task_bytes`; `BadStore` names the file."""
-    try:
-        state = State.from_bytes(content)
-        ((name, task),) = state.tasks.items()
-        if state.about or state.shared is not None:
-            raise ValueError("it holds more than a task")
-    except (BadState, ValueError) as error:
-        raise BadStore(f"{file} is damaged: {error!s:.200}") from None
-    return name, task
+def people_or_shared(item: Item) -> bool:
+    return item == SHARED or item[1] is not None
 
 
-def seal_task(name: str, task: Task, id: str, key: bytes) -> bytes:
-    """All there is of a task as one ciphertext."""
-    return seal(key, f"task {id}", task_bytes(name, task), STEP)
+def parts_of(name: str, task: Task) -> Iterator[Part]:
+    """A task taken apart."""
+    yield Part((name, None), task.status, task.facts, task.own)
+    for people, leaf in task.people.items():
+        yield Part((name, people), "", {}, leaf)
 
 
-def unseal_task(sealed: bytes, id: str, key: bytes) -> tuple[str, Task]:
-    """The opposite of `seal_task`."""
-    return read_task(unseal(key, f"task {id}", sealed), f"temporary/{id}")
+def is_permanent(state: State, item: Item) -> bool:
+    """Whether a part can never be forgotten, so that its file needs no key of its own.
+
+    What tasks share counts only if forgetting never changes it: an earlier version of it, in a copy of the folder,
+    would hold what was forgotten.
+    """
+    forgets = state.about["forgets"]
+    if item == SHARED:
+        return bool(forgets == "temporary")
+    return forgets in ("temporary", "nothing") and state.tasks[item[0]].status == "R"
 
 
-def unpack(manifest: Manifest, keys: Mapping[str, bytes], content: Mapping[str, bytes]) -> tuple[State, dict[str, str]]:
-    """The state from the files' contents by name, and each temporary task's random name."""
-    shared = None if manifest.main is None else _leaf(content[manifest.main.name], manifest.main.name)
-    tasks: dict[str, Task] = {}
-    for entry in manifest.remembered:
-        name, task = read_task(content[entry.file.name], entry.file.name)
-        if name != entry.task or task.status != "R":
-            raise BadStore(f"{entry.file.name} is not the file of task {entry.task!r}")
-        tasks[name] = task
-    ids: dict[str, str] = {}
-    for sealed in manifest.temporary:
-        name, task = unseal_task(content[sealed.name], sealed.id, keys[sealed.id])
-        if name in tasks or task.status != "T":
-            raise BadStore(f"{sealed.name} holds a task that is in the store twice, or is not temporary")
-        ids[name], tasks[name] = sealed.id, task
-    state = State(manifest.agent, shared, tasks)
-    _check(state)
-    return state, ids
+def assemble(about: Mapping[str, Any], parts: Iterable[tuple[str, Part]], before: State | None = None) -> State:
+    """The state from its parts and the names of their files; tasks that did not change are those of `before`."""
+    shared: Leaf | None = None
+    tasks: dict[str, Part] = {}
+    people: dict[str, dict[People, Leaf]] = {}
+    for where, part in parts:
+        task, who = part.item
+        if part.item == SHARED:
+            if shared is not None:
+                raise BadStore(f"{where} holds what tasks share a second time")
+            shared = part.leaf
+        elif who is None:
+            if task in tasks:
+                raise BadStore(f"{where} holds a task that is in the store twice")
+            tasks[task] = part
+        else:
+            assert part.leaf is not None
+            if who in people.setdefault(task, {}):
+                raise BadStore(f"{where} holds records that are in the store twice")
+            people[task][who] = part.leaf
+    if people.keys() - tasks.keys():
+        raise BadStore("the store holds records of a task that is not in it")
+    found: dict[str, Task] = {}
+    for name, part in tasks.items():
+        mine = people.get(name, {})
+        known = None if before is None else before.tasks.get(name)
+        if known is not None and _same(known, part, mine):
+            found[name] = known
+        else:
+            found[name] = Task(part.status, part.facts, part.leaf, mine)
+    return State(about, shared, found)
 
 
-def _check(state: State) -> None:
-    """Refuse what no agent can have written, as far as that can be seen without its method."""
-    about = state.about
-    seeds = about.get("seeds")
+def _same(known: Task, part: Part, people: Mapping[People, Leaf]) -> bool:
+    return (
+        known.own is part.leaf
+        and known.status == part.status
+        and canonical(dict(known.facts)) == canonical(part.facts)
+        and known.people.keys() == people.keys()
+        and all(known.people[who] is leaf for who, leaf in people.items())
+    )
+
+
+def check_about(about: Mapping[str, Any]) -> None:
+    """Refuse a description that no agent can have, as far as that can be seen without its method."""
+    seeds, settings = about.get("seeds"), about.get("settings")
     if not all(isinstance(about.get(name), str) for name in ("method", "network")):
-        raise BadStore("the manifest does not name a method and a network")
+        raise BadStore("the store does not name a method and a network")
     if about.get("forgets") not in FORGETS:
-        raise BadStore(f"the manifest must say what the method forgets: one of {', '.join(FORGETS)}")
-    if not isinstance(about.get("settings"), dict):
-        raise BadStore("the manifest's settings are not an object")
-    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
-        raise BadStore("the manifest's seeds are not a list of integers")
+        raise BadStore(f"the store must say what the method forgets: one of {', '.join(FORGETS)}")
+    if not isinstance(settings, dict):
+        raise BadStore("the store's settings are not an object")
+    if not isinstance(seeds, list) or not 1 <= len(seeds) <= MOST_SEEDS or any(type(seed) is not int for seed in seeds):
+        raise BadStore(f"the store's seeds are not a list of at most {MOST_SEEDS:,} integers")
+    for name, value in settings.items():
+        sizes = value if isinstance(value, list) else []
+        if len(sizes) > MOST_SIZES or any(type(size) is int and size > LARGEST_SIZE for size in sizes):
+            raise BadStore(f"the setting {name!r:.80} asks for more than any network here has")
+
+
+def check_whole(state: State) -> None:
+    """Refuse a state that no agent can have written, as far as that can be seen without its method."""
+    check_about(state.about)
     try:
         check_facts(state)
     except BadState as error:
@@ -87,13 +173,3 @@ def _check(state: State) -> None:
 def plain(value: Any) -> Any:
     """A value as it will be read back from JSON, so that old and new compare."""
     return json.loads(canonical(value))
-
-
-def _leaf(content: bytes, name: str) -> Leaf:
-    try:
-        leaf = Leaf.from_bytes(content)
-    except BadState as error:
-        raise BadStore(f"{name} is damaged: {error!s:.200}") from None
-    if not leaf.specs:
-        raise BadStore(f"{name} is damaged: it holds no tensors")
-    return leaf

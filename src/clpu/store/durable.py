@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,20 @@ from torch import nn
 
 import clpu
 from clpu.agent import Agent, Progress
-from clpu.errors import BadKeys, BadState, BadStore, StoreFailed
+from clpu.errors import BadRequest, BadState, BadStore, StoreFailed
 from clpu.methods import Method
-from clpu.requests import Instruction, Request, check_name
+from clpu.outcome import Outcome
+from clpu.requests import Request
+from clpu.settings import DEFAULT_METHOD
 from clpu.state import State
+from clpu.state.schema import check_state
 from clpu.store import forgetting
 from clpu.store.contents import plain
-from clpu.store.files import LOCK, PART, Files, failures
-from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, Manifest
-from clpu.store.keys import Keys
+from clpu.store.expiry import UNTIL, parse_date
+from clpu.store.folder import WAIT, Access
+from clpu.store.forgetting import Order
+from clpu.store.lifecycle import make_store
+from clpu.store.protection import Unlock
 from clpu.store.receipt import Receipt
 from clpu.store.store import Store
 
@@ -32,10 +40,30 @@ class DurableAgent(Agent):
     """An agent that is stored in a folder; `clpu.store.create` makes one, `clpu.store.open` comes back to it.
 
     A request that returned is on the disk; one that raised changed nothing, unless the error says that the
-    request is saved. `close()`, or leaving a `with` block, lets another writer in.
+    request is saved. `close()`, or leaving a `with` block, lets another writer in. A read-only agent follows the
+    store: it looks at it with each call, and answers from one complete state.
     """
 
     _store: Store
+    _process: int
+    _following: threading.Lock
+    _current: State
+    _until: str | None = None
+
+    @property
+    def _state(self) -> State:
+        store = self.__dict__.get("_store")
+        if store is not None and not store.write and not store.closed:
+            with self._following:
+                if store.follow():
+                    state = store.reload()
+                    check_state(self._built(self._settings_of(state, None)), state)
+                    self._current = state
+        return self._current
+
+    @_state.setter
+    def _state(self, state: State) -> None:
+        self._current = state
 
     @property
     def path(self) -> Path:
@@ -44,7 +72,7 @@ class DurableAgent(Agent):
     @property
     def identity(self) -> str:
         """The public key that this store's receipts are signed with."""
-        return self._store.standing.manifest.identity
+        return self._store.about.identity
 
     @property
     def read_only(self) -> bool:
@@ -55,20 +83,63 @@ class DurableAgent(Agent):
         """Whether forgetting is exact with this method."""
         return self.forgets != "nothing"
 
-    def forget(self, task: str) -> None:
-        """Forget a task (F). If the method is exact, that is removing the task, and the method is not asked."""
-        if not self.exact:
-            super().forget(task)
-            return
-        request = Request(check_name(task), Instruction.FORGET)
-        with self._handling(request) as state:
-            self._commit(forgetting.without(state, task), request)
+    def learn(
+        self, task: str, x: Any, y: Any = None, *, temporary: bool = False, until: str | None = None, **more: Any
+    ) -> Outcome:
+        """As `Agent.learn`; `until` is the date at which `clpu expire` forgets a temporary task."""
+        if until is not None and not temporary:
+            raise BadRequest("only a temporary task can have an end; leave until= out, or learn it temporarily")
+        self._until = None if until is None else parse_date(until)
+        try:
+            return super().learn(task, x, y, temporary=temporary, **more)
+        finally:
+            self._until = None
 
-    def forget_with_receipt(self, task: str) -> Receipt:
-        """Forget a task and return a signed statement of it, of which the store keeps nothing."""
-        before = self._store.standing
-        self.forget(task)
-        return forgetting.receipt(self._store, before, task)
+    def relearn(self, task: str, x: Any, y: Any = None, **more: Any) -> Outcome:
+        """As `Agent.relearn`; a temporary task keeps its end."""
+        entry = self._state.tasks.get(task)
+        self._until = None if entry is None else entry.facts.get(UNTIL)
+        try:
+            return super().relearn(task, x, y, **more)
+        finally:
+            self._until = None
+
+    def forget(self, task: str | None = None, **scope: Any) -> None:
+        """As `Agent.forget`; if the method is exact, that is removing leaves, and the method is not asked."""
+        if not self.exact:
+            super().forget(task, **scope)
+            return
+        what = _given(task, scope)
+        request = Request.forgetting(forgetting.checked(what))
+        with self._handling(request) as state:
+            self._commit(forgetting.without(state, **what), request)
+
+    def forget_with_receipt(
+        self,
+        task: str | None = None,
+        path: PathLike | None = None,
+        *,
+        id: str | None = None,
+        reason: str | None = None,
+        requester: str | None = None,
+        digests: bool = False,
+        **scope: Any,
+    ) -> Receipt:
+        """Forget and return a signed statement of it, of which the store keeps nothing.
+
+        With a path, the receipt is written ahead: a crash cannot lose it, and the same request gives the same receipt.
+        """
+        order = Order(_given(task, scope), id, reason, requester, digests, self.threads)
+        place = None if path is None else Path(path)
+        if not self.exact:
+            return forgetting.forget_with_receipt(self._store, order, place, partial(_forget_scope, self))
+        request = Request.forgetting(forgetting.checked(order.scope))
+        with self._handling(request) as state:
+            try:
+                return forgetting.forget_with_receipt(self._store, order, place)
+            finally:
+                if self._store.standing.state is not state:
+                    super()._commit(self._store.standing.state, request)
 
     def close(self) -> None:
         """Let another writer in; this agent still answers, and handles no more requests."""
@@ -94,11 +165,22 @@ class DurableAgent(Agent):
 
     def _commit(self, state: State, request: Request) -> None:
         """Save a new state, then swap it in; if saving failed after the point of no return, swap it in all the same."""
+        state = self._with_end(state, request)
         try:
             self._store.commit(state)
         finally:
             if self._store.standing.state is state:
                 super()._commit(state, request)
+
+    def _with_end(self, state: State, request: Request) -> State:
+        """The state in which a new temporary task has its end, and a task that was kept has none."""
+        task = state.tasks.get(request.task)
+        if task is None or (self._until is None and UNTIL not in task.facts):
+            return state
+        facts = {name: value for name, value in task.facts.items() if name != UNTIL}
+        if task.status == "T":
+            facts[UNTIL] = self._until or task.facts[UNTIL]
+        return state.with_task(request.task, replace(task, facts=facts))
 
     @classmethod
     def of_store(cls, store: Store, **options: Any) -> DurableAgent:
@@ -114,16 +196,32 @@ class DurableAgent(Agent):
                 raise
             raise BadStore(f"{store.path} is damaged: {error!r:.200}") from None
         assert isinstance(agent, DurableAgent)
-        agent._store, agent._process = store, os.getpid()
+        agent._following, agent._process = threading.Lock(), os.getpid()
+        agent._store = store
         return agent
 
-    _process: int
+
+def _given(task: str | None, scope: dict[str, Any]) -> dict[str, Any]:
+    """A scope as it was given, and as JSON has it."""
+    given = {"task": task, **scope}
+    listed = {
+        name: list(value) if name in ("labels", "records") and value is not None else value
+        for name, value in given.items()
+    }
+    return {name: value for name, value in listed.items() if value is not None}
+
+
+def _forget_scope(agent: DurableAgent, scope: forgetting.Scope) -> None:
+    agent.forget(**scope)
 
 
 def open(
     path: PathLike,
     *,
     keys: PathLike | None = None,
+    unlock: Unlock | None = None,
+    shared_keys: bool = False,
+    wait: float = WAIT,
     read_only: bool = False,
     network: nn.Module | None = None,
     method: type[Method] | None = None,
@@ -133,11 +231,12 @@ def open(
 ) -> DurableAgent:
     """The agent in a store; it persists each request before it returns.
 
-    `keys` is the path of the key file if that is stored outside the store. With `read_only` it takes no lock and
-    handles no requests. `network` and `method` hand in your own code again; `device`, `threads` and `progress` are as
-    for `Agent`.
+    `keys` is the keys folder if that is stored outside the store, `unlock` what opens it if it is protected. A writer
+    waits up to `wait` seconds for another one. With `read_only` it takes no lock, handles no requests, and follows what
+    a writer does. `network` and `method` hand in your own code again; `device`, `threads` and `progress` are as for
+    `Agent`.
     """
-    store = Store(path, keys, write=not read_only)
+    store = Store(path, Access(keys, unlock or Unlock(), shared_keys, wait), write=not read_only)
     try:
         store.load()
         return DurableAgent.of_store(
@@ -150,89 +249,30 @@ def open(
 
 def create(
     path: PathLike,
-    method: str | type[Method] = "clpu-der++",
-    network: str | nn.Module = "mlp",
+    method: str | type[Method] = DEFAULT_METHOD,
+    network: str | nn.Module | None = None,
     seed: int = 0,
     *,
     seeds: Sequence[int] | None = None,
     keys: PathLike | None = None,
+    unlock: Unlock | None = None,
     device: str | torch.device = "cpu",
     threads: int = 1,
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> DurableAgent:
-    """Create a store for a new agent, and open it. `keys` is the path of the key file, if not in the store."""
+    """Create a store for a new agent, and open it. `keys` is the keys folder, if not in the store."""
     agent = Agent(method, network, seed, seeds=seeds, device=device, threads=threads, **settings)
-    folder = Path(path)
-    with failures(folder, "made"):
-        made = not folder.exists()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if made:
-            _flush_folder(folder.parent)
-        files = Files(folder)
-        try:
-            _refuse_occupied(files, folder)
-            files.lock()
-            secret = Keys.new()
-            if keys is None:
-                files.put(KEYS, secret.to_bytes())
-                files.settle()
-            else:
-                _put_keys_elsewhere(folder, Path(keys), secret)
-            about = plain(dict(agent.state().about))
-            files.put(MANIFEST, Manifest(secret.identity, keys is None, about).to_bytes())
-            files.settle()
-        finally:
-            files.close()
+    make_store(path, plain(dict(agent.state().about)), Access(keys, unlock or Unlock()))
     own_network = network if isinstance(network, nn.Module) else None
     own_method = method if isinstance(method, type) else None
     return open(
-        folder,
+        path,
         keys=keys,
+        unlock=unlock,
         network=own_network,
         method=own_method,
         device=device,
         threads=threads,
         progress=progress,
     )
-
-
-def _refuse_occupied(files: Files, folder: Path) -> None:
-    names = set(files.names())
-    if MANIFEST in names:
-        raise BadStore(f"there is already a store at {folder}; forget tasks in it, or choose a different folder")
-    if names - {LOCK, KEYS, KEYS + PART, MANIFEST + PART}:
-        raise BadStore(f"{folder} is not empty; choose a new or an empty folder")
-    if KEYS in names:  # an interrupted `init` leaves keys without tasks; anything else may be all that is left of one
-        try:
-            empty = not Keys.from_bytes(files.read(KEYS, limit=LONGEST_JSON)).tasks
-        except BadKeys:
-            empty = False
-        if not empty:
-            raise BadStore(f"{folder} holds a key file of a store whose {MANIFEST} is missing; restore it from a copy")
-
-
-def _put_keys_elsewhere(folder: Path, keys: Path, secret: Keys) -> None:
-    place = keys.resolve()
-    if folder.resolve() in place.parents:
-        raise BadKeys(
-            f"{keys} is inside the store; leave --keys out to keep the keys there, or choose a different path"
-        )
-    if place.exists():
-        raise BadKeys(f"{keys} already exists; a key file belongs to one store, so choose a new name")
-    if not place.parent.is_dir():
-        raise BadKeys(f"there is no folder {place.parent} for the key file")
-    elsewhere = Files(place.parent, own=False)
-    try:
-        elsewhere.put(place.name, secret.to_bytes())
-        elsewhere.settle()
-    finally:
-        elsewhere.close()
-
-
-def _flush_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

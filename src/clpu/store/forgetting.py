@@ -1,19 +1,38 @@
-"""Forgetting a task of a store, and the receipt for it; needs neither torch nor, for exact methods, the method's code.
+"""Forgetting in a store, with or without a receipt; needs neither torch nor, for exact methods, the method's code.
 
 An exact method keeps all that it knows of a task in that task's leaves and facts, so forgetting is removing them: a
 store whose method or network cannot be loaded still serves a request to forget. Inexact methods do more, or try to.
+
+A receipt that goes to a file is written ahead: the pending receipt, with the names of the files that will go, is there
+before anything is forgotten. After a crash the same request completes it; asked once more, it returns it as it is.
 """
 
 from __future__ import annotations
 
-from clpu import __version__
-from clpu.io import sha256
-from clpu.requests import Instruction, Request, meaning
+import platform
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from clpu import __version__, machine
+from clpu.errors import BadReceipt, BadRequest, Error, StoreFailed
+from clpu.io import write_atomically
+from clpu.requests import Request, meaning
+from clpu.requests import Scope as Checked
 from clpu.state import State
-from clpu.store.keys import Keys
-from clpu.store.plan import StoredState
-from clpu.store.receipt import Receipt
+from clpu.store.contents import SHARED, Item, Part, parts_of
+from clpu.store.keyring import unwrap
+from clpu.store.plan import StoredState, changes
+from clpu.store.receipt import LONGEST_TEXT, Receipt, commitment, read_text, strict_json
 from clpu.store.store import Store
+
+#: What is forgotten, as `State.without` takes it: task, person, labels, records.
+Scope = Mapping[str, Any]
+#: How a scope is forgotten by a method that must be asked.
+Act = Callable[[Scope], None]
 
 
 def is_exact(state: State) -> bool:
@@ -21,32 +40,269 @@ def is_exact(state: State) -> bool:
     return bool(state.about["forgets"] != "nothing")
 
 
-def without(state: State, task: str) -> State:
-    """The state without a task, for a method that forgets exactly; a typed error if it must not be forgotten."""
+def checked(scope: Scope) -> Checked:
+    """A scope that names something; `BadRequest` otherwise."""
+    unknown = scope.keys() - {"task", "person", "labels", "records"}
+    if unknown:
+        raise BadRequest(f"a scope has task, person, labels and records, got {', '.join(sorted(unknown))}")
+    if scope.get("task") is None and (scope.get("person") is None or len(scope) > 1):
+        raise BadRequest("name a task; only a person is forgotten in every task")
+    return Checked(scope.get("task"), scope.get("person"), scope.get("labels", ()), scope.get("records", ()))
+
+
+def without(state: State, **scope: Any) -> State:
+    """The state without what a scope names, for a method that forgets exactly; a typed error if it must stay."""
+    _refuse(state, scope, state.about["forgets"])
+    return state.without(**checked(scope).keywords())
+
+
+def _refuse(state: State, scope: Scope, forgets: str) -> None:
     active = {name: entry.status for name, entry in state.tasks.items()}
-    meaning(Request(task, Instruction.FORGET), active, state.about["forgets"])
-    return state.without(task)
+    meaning(Request.forgetting(checked(scope)), active, forgets)
 
 
-def forget(store: Store, task: str) -> None:
-    """Forget a task of a store that was loaded, for a method that forgets exactly."""
-    store.commit(without(store.standing.state, task))
+def with_labels(state: State, scope: Scope) -> Scope:
+    """A scope whose labels, given as text, are those of the task: a label may be a number."""
+    task = state.tasks.get(scope.get("task", ""))
+    if task is None or "labels" not in scope:
+        return scope
+    known = {str(label): label for label in task.labels}
+    return {**scope, "labels": [known.get(label, label) for label in scope["labels"]]}
 
 
-def receipt(store: Store, before: StoredState, task: str) -> Receipt:
-    """A signed statement that a task was forgotten, which was there before; the store keeps nothing of it."""
-    after, id = store.standing, before.ids.get(task)
-    encrypted = [entry for entry in before.manifest.temporary if entry.id == id]
-    plain = [entry.file for entry in before.manifest.remembered if entry.task == task]
-    facts = {
-        "task": task,
-        "method": before.state.about["method"],
-        "exact": is_exact(before.state),
-        "clpu": __version__,
-        "digest_before": before.state.digest(),
-        "digest_after": after.state.digest(),
-        "key_destroyed": None if id is None else sha256(before.keys[id]),
-        "ciphertexts_destroyed": [entry.sha256 for entry in encrypted],
-        "files_removed": [file.sha256 for file in plain if file.name not in after.manifest.files],
+def forget(store: Store, **scope: Any) -> None:
+    """Forget what a scope names in a store that was loaded, for a method that forgets exactly."""
+    store.commit(without(store.standing.state, **scope))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a request to forget would touch, worked out without doing it."""
+
+    tasks: tuple[str, ...]
+    removed: tuple[Item, ...]
+    rewritten: tuple[Item, ...]
+    bytes: int
+    exact: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tasks": list(self.tasks),
+            "files_removed": len(self.removed),
+            "files_rewritten": len(self.rewritten),
+            "keys_destroyed": len(self.removed) + len(self.rewritten),
+            "bytes": self.bytes,
+            "exact": self.exact,
+        }
+
+
+def footprint(stored: StoredState, scope: Scope) -> Footprint:
+    """What forgetting a scope would touch; the same errors as forgetting it."""
+    exact = is_exact(stored.state)
+    removed, rewritten = changes(stored, without(stored.state, **scope))
+    parts = _parts(stored.state, [*removed, *(part.item for part in rewritten)])
+    size = sum(part.leaf.size for part in parts if part.leaf is not None)
+    items = tuple(part.item for part in rewritten)
+    tasks = tuple(sorted({item[0] for item in [*removed, *items] if item != SHARED}))
+    return Footprint(tasks, tuple(removed), items, size, exact)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request to forget as it came in: what, and what the receipt says about it (all of it opaque to us)."""
+
+    scope: Scope
+    #: Drawn at random if it is not given.
+    id: str | None = None
+    reason: str | None = None
+    requester: str | None = None
+    #: Whether the receipt has the digests of the whole state, which cost a pass over all leaves.
+    digests: bool = False
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, text in (("request id", self.id), ("reason", self.reason), ("requester", self.requester)):
+            if text is not None and not 0 < len(text) <= LONGEST_TEXT:
+                raise BadReceipt(f"a {name} has 1 to {LONGEST_TEXT} characters, got {len(text)}")
+
+
+def forget_with_receipt(store: Store, order: Order, path: Path | None = None, act: Act | None = None) -> Receipt:
+    """Forget, and return a signed statement of it; with a path, the statement is there before the forget is.
+
+    `act` forgets if the method is not exact.
+    """
+    if path is None:
+        return _Pending(store, order).carry_out(act)
+    refuse_inside(store, path)
+    pending = _existing(store, order, path)
+    if isinstance(pending, Receipt):
+        return pending
+    if pending is None:
+        pending = _Pending(store, order)
+        _write(path, pending.to_json(), new=True)
+    try:
+        receipt = pending.carry_out(act)
+    except BaseException:
+        if not pending.happened():
+            path.unlink(missing_ok=True)
+        raise
+    try:
+        _write(path, receipt.to_json())
+    except BadReceipt as error:
+        raise StoreFailed(
+            f"it is forgotten, but {error}. The receipt there is pending: give the same request again to complete it"
+        ) from None
+    return receipt
+
+
+class _Pending:
+    """A receipt before its forget: all that must be known of what goes."""
+
+    def __init__(self, store: Store, order: Order, facts: dict[str, Any] | None = None) -> None:
+        self.store, self.order = store, order
+        before = store.standing
+        state = before.state
+        if facts is None:
+            new = without(state, **order.scope) if is_exact(state) else _checked_without(state, order.scope)
+            gone, rewritten = changes(before, new)
+            items = [*gone, *(part.item for part in rewritten)]
+            salt = secrets.token_bytes(32)
+            names = [before.files[item].name for item in items]
+            facts = {
+                "request": order.id or secrets.token_hex(16),
+                "reason": order.reason,
+                "requester": order.requester,
+                "received": _now(),
+                "scope": dict(order.scope),
+                "method": state.about["method"],
+                "forgets": state.about["forgets"],
+                "exact": is_exact(state),
+                "salt": salt.hex(),
+                "touched": sorted(commitment(salt, part.to_bytes()) for part in _parts(state, items)),
+                "left": sorted(commitment(salt, part.to_bytes()) for part in rewritten),
+                "shared_before": _shared(salt, state),
+                "digest_before": state.digest() if order.digests else None,
+                "keys_destroyed": sorted(
+                    commitment(salt, unwrap(store.secrets, name, before.keys[name]))
+                    for name in names
+                    if name in before.keys
+                ),
+                "machine": _machine(order.threads),
+                "files": names,
+            }
+        self.facts = facts
+
+    def to_json(self) -> str:
+        import json
+
+        return json.dumps({"pending": self.facts, "identity": self.store.about.identity}, indent=2) + "\n"
+
+    def happened(self) -> bool:
+        """Whether the files that were to go are gone."""
+        present = {file.name for file in self.store.standing.files.values()}
+        return not present & set(self.facts["files"])
+
+    def carry_out(self, act: Act | None) -> Receipt:
+        """Forget, unless that happened already, and sign the receipt."""
+        if not self.happened():
+            if is_exact(self.store.standing.state):
+                forget(self.store, **self.order.scope)
+            else:
+                assert act is not None
+                act(self.order.scope)
+        state = self.store.standing.state
+        after = {
+            "done": _now(),
+            "shared_after": _shared(bytes.fromhex(self.facts["salt"]), state),
+            "digest_after": state.digest() if self.facts["digest_before"] is not None else None,
+        }
+        said = {name: value for name, value in self.facts.items() if name != "files"}
+        return Receipt.sign(self.store.secrets.signing, {**said, **after})
+
+
+def _existing(store: Store, order: Order, path: Path) -> _Pending | Receipt | None:
+    """The receipt of the same request, if it is there: complete, or pending. Anything else is refused."""
+    if not path.exists() and not path.is_symlink():
+        return None
+    taken = BadReceipt(f"{path} already exists; choose a different name for the receipt")
+    try:
+        content = strict_json(read_text(path))
+        said = content.get("pending", content.get("statement"))
+        if not isinstance(said, dict):
+            raise taken
+        # Without an id, only a receipt that was left pending can be of the same request.
+        known = "pending" in content if order.id is None else said.get("request") == order.id
+        same = known and said.get("scope") == dict(order.scope)
+        if not same or content.get("identity") != store.about.identity:
+            raise taken
+    except (BadReceipt, ValueError, RecursionError):
+        raise taken from None
+    if "pending" in content:
+        return _Pending(store, replace(order, id=said.get("request")), said)
+    receipt = Receipt.from_json(read_text(path))
+    receipt.verify(store.about.identity)
+    return receipt
+
+
+def complete_pending(store: Store, folder: Path, act: Act | None = None) -> list[Receipt]:
+    """Carry out and complete the requests of this store whose receipts were left pending in a folder."""
+    made = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = strict_json(read_text(path))
+            said, identity = content.get("pending"), content.get("identity")
+        except (BadReceipt, ValueError, RecursionError):
+            continue
+        if isinstance(said, dict) and identity == store.about.identity:
+            made.append(forget_with_receipt(store, Order(said["scope"], said["request"]), path, act))
+    return made
+
+
+def refuse_inside(store: Store, path: Path) -> None:
+    """Refuse a place in the store, which remembers no forget."""
+    if store.path.resolve() in path.resolve().parents:
+        raise BadReceipt(f"{path} is inside the store, which keeps nothing of a receipt; choose a different path")
+
+
+def _write(path: Path, text: str, new: bool = False) -> None:
+    """Write a receipt durably, for its owner alone."""
+    if new and not path.parent.is_dir():
+        raise BadReceipt(f"the receipt cannot be written to {path}: there is no folder {path.parent}")
+    try:
+        write_atomically(path, text.encode(), private=True)
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise BadReceipt(f"the receipt cannot be written to {path}: {error.strerror}") from None
+
+
+def _parts(state: State, items: list[Item]) -> list[Part]:
+    found = {
+        part.item: part for name in {item[0] for item in items if item[0]} for part in parts_of(name, state.tasks[name])
     }
-    return Receipt.sign(Keys(store.signing), facts)
+    return [found[item] for item in items if item in found]
+
+
+def _checked_without(state: State, scope: Scope) -> State:
+    """What goes in any case with an inexact method, which may change more."""
+    _refuse(state, scope, "nothing")
+    return state.without(**scope)
+
+
+def _shared(salt: bytes, state: State) -> str | None:
+    return None if state.shared is None else commitment(salt, bytes.fromhex(state.shared.sha256))
+
+
+def _machine(threads: int) -> dict[str, str]:
+    return {
+        "cpu": machine.cpu(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "clpu": __version__,
+        "torch": machine.installed("torch"),
+        "threads": str(threads),
+    }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -6,12 +6,23 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clpu.errors import BadKeys, BadStore, Error, StoreFailed
-from clpu.io import sha256
-from clpu.store.files import LOCK, TIME, Files, failures
-from clpu.store.format import KEYS, LONGEST_JSON, MANIFEST, OURS, REMEMBERED, TEMPORARY, Manifest
-from clpu.store.key_file import KeyFile
-from clpu.store.keys import Keys
+from clpu.errors import BadKeys, BadState, BadStore, Error, StoreFailed
+from clpu.store.contents import Part
+from clpu.store.files import TIME, failures
+from clpu.store.folder import Access, View
+from clpu.store.format import (
+    ABOUT,
+    HEAD,
+    INTENT,
+    KEYS,
+    LEAVES,
+    LONGEST_FILE,
+    PERMANENT,
+    ROOT,
+    is_name,
+    is_shard,
+    path_of,
+)
 from clpu.store.store import Store
 
 #: What a report says about a file that is as it should be.
@@ -30,101 +41,87 @@ class Report:
         return all(state == OK for state in self.files.values())
 
 
-def verify(path: str | os.PathLike[str], keys: str | os.PathLike[str] | None = None) -> Report:
-    """Check every file of a store: checksums, decryption, and the tree that the files make. Changes nothing.
+def verify(path: str | os.PathLike[str], access: Access | None = None) -> Report:
+    """Check every file of a store: each is decrypted and read, and together they must make a state. Changes nothing.
 
     Neither torch nor the agent's method or network is needed, so what only these know (which tensors of which shape
-    the method has) is checked when the store is opened. Without a key file that is stored outside the store, encrypted
-    files are checked by their checksums only.
+    the method has) is checked when the agent is opened.
     """
-    report = Report()
-    folder = Path(path)
-    with failures(folder, "read"):
+    report, folder = Report(), Path(path)
+    try:
+        store = Store(folder, access, write=False)
+    except (BadStore, BadKeys) as error:
+        if not (folder / ABOUT).is_file() or (isinstance(error, BadKeys) and "--keys" in str(error)):
+            raise
+        report.files[KEYS if isinstance(error, BadKeys) else ABOUT] = str(error)
+        return report
+    with store, failures(folder, "read"):
+        report.files |= {ABOUT: OK, KEYS: OK}
         try:
-            files = Files(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {folder}") from None
-        try:
-            manifest = _manifest(files, report)
-            if manifest is not None:
-                _checksums(files, manifest, report)
-                _keys(Path(path), keys, manifest, report)
-                _strangers(files, manifest, report)
-        finally:
-            files.close()
+            view = store.view(strict=False)
+            report.files[ROOT] = OK
+        except Error as error:
+            report.files[ROOT] = str(error)
+            return report
+        _check_files(store, view, report)
+        if report.good:
+            try:
+                store.assemble(view)
+            except Error as error:
+                report.files[ROOT] = f"does not fit the other files: {error}"
+        _notes(store, view, report)
     return report
 
 
-def _manifest(files: Files, report: Report) -> Manifest | None:
-    try:
-        manifest = Manifest.from_bytes(files.read(MANIFEST, limit=LONGEST_JSON))
-    except FileNotFoundError:
-        raise BadStore(f"{files.path} is not a store: {MANIFEST} is missing") from None
-    except BadStore as error:
-        report.files[MANIFEST] = str(error)
-        return None
-    report.files[MANIFEST] = OK
-    return manifest
-
-
-def _checksums(files: Files, manifest: Manifest, report: Report) -> None:
-    for name, file in manifest.files.items():
+def _check_files(store: Store, view: View, report: Report) -> None:
+    for path in [path_of(LEAVES, name) for name in view.keys] + [path_of(PERMANENT, name) for name in view.permanent]:
+        name = path.rpartition("/")[2]
         try:
-            good = sha256(files.read(name, file.size)) == file.sha256
-            report.files[name] = OK if good else "damaged: its checksum does not match"
+            sealed = store.files.read(path, LONGEST_FILE)
+            part = Part.from_bytes(store.unsealed(path, name, sealed, view.keys), path)
+            if part.leaf is not None:
+                _ = part.leaf.specs
+            report.files[path] = OK
         except FileNotFoundError:
-            report.files[name] = "missing"
-        except BadStore as error:
-            report.files[name] = str(error)
-
-
-def _keys(path: Path, keys: str | os.PathLike[str] | None, manifest: Manifest, report: Report) -> None:
-    if not manifest.keys_here and keys is None:
-        report.notes.append("the key file is stored outside the store and was not given, so nothing was decrypted")
+            report.files[path] = "missing"
+        except BadState as error:
+            report.files[path] = f"damaged: {error!s:.200}"
+        except (BadStore, BadKeys, StoreFailed) as error:
+            report.files[path] = str(error)
+    if store.is_copy:
+        if view.without_key:
+            report.notes.append(f"{len(view.without_key)} files cannot be read: what they hold was forgotten since")
         return
-    name = KEYS if manifest.keys_here else str(keys)
-    try:
-        store = Store(path, keys, write=False)
-        try:
-            found = KeyFile(store.files, manifest.keys_here, keys).read(manifest.identity)
-            report.files[name] = OK
-            _decrypt(store, manifest, found, report)
-        finally:
-            store.close()
-    except (BadKeys, BadStore, StoreFailed) as error:
-        report.files[name] = str(error)
+    for name in view.without_file:
+        report.files[path_of(LEAVES, name)] = "missing, and its key is there"
+    for name in view.without_key:
+        report.files[path_of(LEAVES, name)] = "has no key: the keys folder is older or newer than the store"
 
 
-def _decrypt(store: Store, manifest: Manifest, keys: Keys, report: Report) -> None:
-    for entry in manifest.temporary:
-        if entry.id not in keys.tasks:
-            report.notes.append(f"{entry.name} has no key: a forget was interrupted, and is completed at the next open")
-    unknown = keys.tasks.keys() - {entry.id for entry in manifest.temporary}
-    if unknown:
-        report.notes.append(
-            f"{len(unknown)} keys match no task in this store (left by an interrupted request, or used by another copy)"
-        )
-    if report.good:
-        try:
-            store.read()
-            store.unpacked()
-        except Error as error:
-            report.files[MANIFEST] = f"does not fit the other files: {error}"
-
-
-def _strangers(files: Files, manifest: Manifest, report: Report) -> None:
-    expected = {MANIFEST, LOCK, REMEMBERED, TEMPORARY, *manifest.files}
-    if manifest.keys_here:
-        expected.add(KEYS)
-    present = list(files.names())
-    for folder in (REMEMBERED, TEMPORARY):
-        if folder in present:
-            present += [f"{folder}/{name}" for name in files.names(folder)]
-    for name in present:
-        if name in expected:
-            if files.changed(name) != TIME:
-                report.notes.append(f"{name} has an unexpected modification time; it is corrected at the next open")
-        elif OURS.fullmatch(name):
-            report.notes.append(f"{name} was left by an interrupted request; it is removed at the next open")
-        else:
-            report.notes.append(f"{name} is not a file of the store and is left alone")
+def _notes(store: Store, view: View, report: Report) -> None:
+    if store.is_copy:
+        report.notes.append(f"read-only: {store.read_only_because}; see `clpu clone` and `clpu adopt`")
+    if view.intent is not None:
+        report.notes.append("a request was interrupted; the next open for writing completes or undoes it")
+    files, parts = store.files, {*store.strays()}
+    known = {ABOUT, HEAD, ROOT, INTENT, LEAVES, PERMANENT, *([KEYS] if store.about.keys_here else [])}
+    found = files.names()
+    inside = [(folder, name) for folder in (LEAVES, PERMANENT) if folder in found for name in files.names(folder)]
+    present = [*found, *(f"{folder}/{shard}" for folder, shard in inside)]
+    for folder, shard in inside:
+        if is_shard(shard):
+            present += [f"{folder}/{shard}/{name}" for name in files.names(f"{folder}/{shard}")]
+    for path in present:
+        folder, _, name = path.rpartition("/")
+        shard = folder.partition("/")[2]
+        expected = path in known if not folder else is_name(name, shard) if shard else is_shard(name)
+        if path in parts:
+            report.notes.append(f"{path} was left by an interrupted request; it is removed at the next open")
+        elif not expected:
+            report.notes.append(f"{path} is not a file of the store and is left alone")
+        elif files.about(path).st_mtime_ns != TIME:
+            report.notes.append(f"{path} has an unexpected modification time; it is corrected at the next open")
+    if HEAD not in found:
+        report.notes.append(f"{HEAD} is missing: readers do not notice changes; the next open for writing makes it")
+    for part in store.keyring.parts():
+        report.notes.append(f"{KEYS}/{part} was left by an interrupted request; it is removed at the next open")

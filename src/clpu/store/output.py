@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clpu import terminal
-from clpu.errors import BadData, StoreFailed
+from clpu.errors import BadData, StoreFailed, UnknownTask
+from clpu.outcome import Change, HeldOut
+from clpu.requests import Scope, unknown
+from clpu.state.leaf import DTYPES
+from clpu.store.expiry import UNTIL, due
 from clpu.store.forgetting import is_exact
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clpu.state import State
+    from clpu.outcome import Outcome
+    from clpu.state import Leaf, State
     from clpu.store.integrity import Report
     from clpu.store.receipt import Receipt
 
@@ -26,9 +31,17 @@ PIPE_WIDTH = 200
 
 def describe(state: State, path: Path, identity: str, accuracies: Mapping[str, list[float]]) -> dict[str, Any]:
     """All that `status` shows, as JSON; `accuracies` has one number per replica."""
-    tasks = []
+    tasks, late = [], {*due(state)}
     for name, task in state.tasks.items():
         entry = {"task": name, "status": task.status, "labels": list(task.labels), "bytes": task.size}
+        held = HeldOut.from_facts(task.facts)
+        if held is not None:
+            low, high = held.interval
+            figure = {"accuracy": held.accuracy, "low": low, "high": high, "most_frequent": held.largest}
+            entry["held_out"] = {**figure, "examples": held.examples}
+        if UNTIL in task.facts:
+            entry["until"] = task.facts[UNTIL]
+            entry["due"] = name in late
         if name in accuracies:
             entry["accuracy"] = accuracies[name] if state.about["population"] else accuracies[name][0]
         tasks.append(entry)
@@ -49,6 +62,29 @@ def describe(state: State, path: Path, identity: str, accuracies: Mapping[str, l
     }
 
 
+def exported(state: State, task: str) -> dict[str, Any]:
+    """All that is held about a task, as JSON; needs neither torch nor NumPy."""
+    if task not in state.tasks:
+        raise UnknownTask(unknown(task, state.tasks))
+    found = state.tasks[task]
+    own = None if found.own is None else _readable(found.own)
+    people = [{"people": list(who), "leaf": _readable(leaf)} for who, leaf in found.people.items()]
+    return {"task": task, "status": found.status, "facts": dict(found.facts), "own": own, "people": people}
+
+
+def shown(state: State, task: str | None, person: str) -> dict[str, Any]:
+    """What is held about a person, by task, as JSON."""
+    if task is not None and task not in state.tasks:
+        raise UnknownTask(unknown(task, state.tasks))
+    return {"person": person, "tasks": state.shown(Scope(task, person))}
+
+
+def _readable(leaf: Leaf) -> dict[str, Any]:
+    return {
+        name: {"type": DTYPES[dtype], "shape": shape, "values": values} for name, dtype, shape, values in leaf.rows()
+    }
+
+
 def show_status(about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         terminal.say_json(about)
@@ -57,13 +93,24 @@ def show_status(about: dict[str, Any], as_json: bool) -> None:
     terminal.say(f"{about['store']}: {about['method']}, seed {seeds}, forgetting {about['forgetting']}")
     if about["tasks"]:
         with_accuracy = any("accuracy" in task for task in about["tasks"])
-        table = _table("task", "status", "classes", "bytes", *(["accuracy"] if with_accuracy else []))
+        with_until = any("until" in task for task in about["tasks"])
+        with_held = any("held_out" in task for task in about["tasks"])
+        added = (
+            (["held out"] if with_held else [])
+            + (["accuracy"] if with_accuracy else [])
+            + (["until"] if with_until else [])
+        )
+        table = _table("task", "status", "classes", "bytes", *added)
         for task in about["tasks"]:
             kind = "permanent" if task["status"] == "R" else "temporary"
             cells = [kind, str(len(task["labels"])), f"{task['bytes']:,}"]
+            if with_held:
+                cells.append(_held(task["held_out"]) if "held_out" in task else "")
             if with_accuracy:
                 cells.append(_mean(task["accuracy"]) if "accuracy" in task else "")
-            table.add_row(terminal.text(task["task"]), *cells)
+            if with_until:
+                cells.append(f"{task.get('until', '')}{' (due)' if task.get('due') else ''}")
+            table.add_row(terminal.text(task["task"]), *map(terminal.text, cells))
         terminal.console(pipe_width=PIPE_WIDTH).print(table)
     else:
         terminal.say("no tasks")
@@ -96,14 +143,22 @@ def show_receipt(receipt: Receipt, checked: bool) -> None:
             terminal.say(f"{name.replace('_', ' ')}: {shown}")
 
 
-def write_predictions(probabilities: Any, labels: tuple[int, ...], out: Path | None) -> None:
-    """Probabilities (n, classes) to a file, to the screen or down a pipe; of a population, the mean over replicas."""
+def write_predictions(probabilities: Any, answers: Any, labels: tuple[Any, ...], out: Path | None) -> None:
+    """Probabilities (n, labels) and answers to a file, to the screen or down a pipe.
+
+    Of a population, the mean over replicas. Without a task, labels are pairs (task, label), and `None`.
+    """
     import numpy as np
 
     shares = np.asarray(probabilities)
-    if shares.ndim == 3:
+    several = shares.ndim == 3
+    if None in labels:
+        answers = answers if several else [_pair(answer) for answer in answers]
+        labels = tuple(map(_pair, labels))
+    if several:
         shares = shares.mean(0)
-    predicted = np.asarray(labels)[shares.argmax(-1)]
+        answers = np.asarray(labels)[shares.argmax(-1)]
+    predicted = np.asarray(answers)
     if out is None:
         if sys.stdout.isatty():
             _show_predictions(shares, predicted, labels)
@@ -122,19 +177,59 @@ def write_predictions(probabilities: Any, labels: tuple[int, ...], out: Path | N
         raise StoreFailed(f"the predictions cannot be written to {out}: {error.strerror}") from None
 
 
-def _show_predictions(shares: Any, predicted: Any, labels: tuple[int, ...]) -> None:
+def with_outcome(done: str, outcome: Outcome, task: str) -> str:
+    """What a request did, and what that did to the examples in memory; with warnings where much was lost.
+
+    Names are shown to people only, in a table: standard output may end in a log, which a forget does not reach.
+    """
+    others = [change for name, change in outcome.memory.items() if name != task]
+    shown = []
+    if task in outcome.memory:
+        shown.append(f"this task {_change(outcome.memory[task])}")
+    if others:
+        before = [change.before for change in others if change.before is not None]
+        mean = Change(
+            sum(before) / len(before) if before else None, sum(change.after for change in others) / len(others)
+        )
+        shown.append(f"{len(others)} remembered {_change(mean)}")
+    if sys.stdout.isatty() and others:
+        table = _table("task", "before", "after")
+        for name, change in outcome.memory.items():
+            then = "" if change.before is None else f"{change.before:.1%}"
+            table.add_row(terminal.text(name), then, f"{change.after:.1%}")
+        terminal.console().print(table)
+    for name, loss in outcome.losses().items():
+        which = "this task" if name == task else "a remembered task"
+        terminal.say(f"warning: {which} lost {100 * loss:.1f} points on its memory", error=True)
+    return f"{done}; correct in memory: {', '.join(shown)}" if shown else done
+
+
+def _change(change: Change) -> str:
+    return f"{change.after:.1%}" + ("" if change.before is None else f" (before: {change.before:.1%})")
+
+
+def _pair(pair: tuple[str, Any] | None) -> str:
+    return "none of these" if pair is None else f"{pair[0]}: {pair[1]}"
+
+
+def _show_predictions(shares: Any, predicted: Any, labels: tuple[int | str, ...]) -> None:
     table = _table("label", *(f"p({label})" for label in labels))
     for label, row in zip(predicted[:ROWS], shares[:ROWS]):
-        table.add_row(str(label), *(f"{share:.3f}" for share in row))
+        table.add_row(terminal.text(str(label)), *(f"{share:.3f}" for share in row))
     terminal.console(pipe_width=PIPE_WIDTH).print(table)
     if len(predicted) > ROWS:
         terminal.say(f"… and {len(predicted) - ROWS} more; --out FILE writes them all")
 
 
-def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int, ...]) -> None:
+def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int | str, ...]) -> None:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["label", *(f"p_{label}" for label in labels)])
-    rows.writerows([int(label), *(f"{share:.9g}" for share in row)] for label, row in zip(predicted, shares))
+    rows.writerows([label, *(f"{share:.9g}" for share in row)] for label, row in zip(predicted.tolist(), shares))
+
+
+def _held(figure: Mapping[str, float]) -> str:
+    """The accuracy on examples that were held out when the task was learned, and its 95 % interval."""
+    return f"{figure['accuracy']:.1%} ({figure['low']:.0%} to {figure['high']:.0%})"
 
 
 def _mean(accuracy: float | list[float]) -> str:
@@ -148,5 +243,5 @@ def _table(*columns: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(terminal.text(column), justify="left" if number == 0 else "right", overflow="fold")
     return table

@@ -2,92 +2,189 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from clpu.io import sha256
-from clpu.state import State
-from clpu.store.contents import seal_task, task_bytes
-from clpu.store.format import EncryptedTask, Manifest, PermanentTask, TensorFile
-from clpu.store.keys import new_key
+from clpu.errors import BadStore
+from clpu.io import canonical, sha256
+from clpu.state import State, Task
+from clpu.store.contents import SHARED, Item, Part, is_permanent, parts_of
+from clpu.store.format import LEAVES, PERMANENT, is_hex, is_name, path_of
+from clpu.store.keyring import Secrets
+from clpu.store.sealing import derived, keyed_name, new_key, seal, seal_always, unseal, unseal_always
+
+
+@dataclass(frozen=True)
+class File:
+    """Where a part is: in a file with a key of its own, or in one that can never be forgotten."""
+
+    name: str
+    permanent: bool
+
+    @property
+    def path(self) -> str:
+        return path_of(PERMANENT if self.permanent else LEAVES, self.name)
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """A state as it is in the store: its manifest, and each temporary task's random name and key."""
+    """A state as it is in the store: the file of each of its parts, and the wrapped keys by name."""
 
     state: State
-    manifest: Manifest
-    ids: Mapping[str, str]
+    files: Mapping[Item, File]
     keys: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
+class Intent:
+    """What a request is about to change, by the names of the files; recovery completes or undoes it.
+
+    It is complete once every added file has its key and, if anything permanent changes, `root` has this SHA-256.
+    """
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    permanent_add: tuple[str, ...] = ()
+    permanent_remove: tuple[str, ...] = ()
+    root: str | None = None
+
+    def seal(self, master: Secrets) -> bytes:
+        return seal(derived(master.names, "intent")[:32], "intent", canonical(vars(self)).encode())
+
+    @classmethod
+    def unseal(cls, master: Secrets, sealed: bytes) -> Intent:
+        """Read what `seal` gave; `BadStore` for anything else."""
+        try:
+            content = json.loads(unseal(derived(master.names, "intent")[:32], "intent", sealed))
+            lists = {name: tuple(content.pop(name)) for name in _LISTS}
+            if content.keys() != {"root"} or not (content["root"] is None or is_hex(content["root"], 32)):
+                raise ValueError("it is not an intent")
+            if not all(is_name(name) for names in lists.values() for name in names):
+                raise ValueError("it names what is not a file of leaves")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BadStore(f"the store's intent is damaged: {error!s:.200}") from None
+        return cls(**lists, root=content["root"])
+
+
+_LISTS = ("add", "remove", "permanent_add", "permanent_remove")
+
+
+@dataclass(frozen=True)
 class StorePlan:
-    """From one stored state to the next, with the files that are new."""
+    """From one stored state to the next: the files and keys that are new, and those that go."""
 
     old: StoredState
-    new: StoredState
-    files: Mapping[str, bytes]
-
-    @property
-    def new_keys(self) -> dict[str, bytes]:
-        return {id: key for id, key in self.new.keys.items() if id not in self.old.keys}
-
-    @property
-    def old_keys(self) -> set[str]:
-        return self.old.keys.keys() - self.new.keys.keys()
-
-    @property
-    def only_forgets(self) -> bool:
-        """Whether nothing changes but that temporary tasks go."""
-        return not self.files and core(self.new.manifest)[:-1] == core(self.old.manifest)[:-1]
+    state: State
+    files: Mapping[Item, File]
+    contents: Mapping[str, bytes]
+    new_keys: dict[str, bytes]
+    intent: Intent
+    root: bytes | None
 
 
-def make_plan(old: StoredState, state: State) -> StorePlan:
-    """The files, keys and manifest of a new state; what did not change keeps its file."""
-    files: dict[str, bytes] = {}
-
-    def stored(content: bytes) -> TensorFile:
-        made = TensorFile.of(content)
-        files[made.name] = content
-        return made
-
-    main = old.manifest.main
-    if state.shared != old.state.shared:
-        main = None if state.shared is None else stored(state.shared.to_bytes())
-    known = {entry.task: entry for entry in old.manifest.remembered}
-    remembered = []
-    for name in state.remembered:
-        if name in known and state.tasks[name] == old.state.tasks[name]:
-            remembered.append(known[name])
+def make_plan(old: StoredState, state: State, master: Secrets) -> StorePlan:
+    """The files and keys of a new state; what did not change keeps its file."""
+    files = dict(old.files)
+    contents: dict[str, bytes] = {}
+    keys: dict[str, bytes] = {}
+    gone = [files.pop(item) for item in _gone(old, state)]
+    new: list[File] = []
+    for part in _changed(old, state):
+        content, before = part.to_bytes(), files.get(part.item)
+        if is_permanent(state, part.item):
+            file = File(keyed_name(master.names, content), True)
+            contents[file.path] = seal_always(master.permanent[-1], f"permanent {file.name}", content)
         else:
-            remembered.append(PermanentTask(name, stored(task_bytes(name, state.tasks[name]))))
-
-    ids, keys, temporary = {}, {}, []
-    entries = {entry.id: entry for entry in old.manifest.temporary}
-    for name in state.temporary:
-        id = old.ids.get(name)
-        if id is not None and state.tasks[name] == old.state.tasks[name]:
-            key, entry = old.keys[id], entries[id]
-        else:
-            id, key = secrets.token_hex(16), new_key()
-            content = seal_task(name, state.tasks[name], id, key)
-            entry = EncryptedTask(id, sha256(content), len(content))
-            files[entry.name] = content
-        ids[name], keys[id] = id, key
-        temporary.append(entry)
-    manifest = replace(old.manifest, main=main, remembered=tuple(remembered), temporary=by_id(temporary))
-    return StorePlan(old, StoredState(state, manifest, ids, keys), files)
+            file = File(secrets.token_hex(16), False)
+            keys[file.name] = new_key()
+            contents[file.path] = seal(keys[file.name], f"leaf {file.name}", content)
+        new.append(file)
+        if before is not None:
+            gone.append(before)
+        files[part.item] = file
+    root = None
+    if any(file.permanent for file in [*new, *gone]):
+        root = root_bytes(state.about, files.values(), master)
+    lists = _names(new, False), _names(gone, False), _names(new, True), _names(gone, True)
+    return StorePlan(old, state, files, contents, keys, Intent(*lists, None if root is None else sha256(root)), root)
 
 
-def by_id(entries: list[EncryptedTask]) -> tuple[EncryptedTask, ...]:
-    """Random names in order, so that the order tells nothing."""
-    return tuple(sorted(entries, key=lambda entry: entry.id))
+def changes(old: StoredState, state: State) -> tuple[list[Item], list[Part]]:
+    """What a new state would change: the parts that go, and those that get a new file."""
+    return _gone(old, state), _changed(old, state)
 
 
-def core(manifest: Manifest) -> tuple[Any, ...]:
-    """What a manifest says; the temporary tasks last."""
-    return manifest.agent, manifest.main, manifest.remembered, {entry.id for entry in manifest.temporary}
+def _names(files: Iterable[File], permanent: bool) -> tuple[str, ...]:
+    return tuple(sorted(file.name for file in files if file.permanent == permanent))
+
+
+def _gone(old: StoredState, state: State) -> list[Item]:
+    gone: list[Item] = []
+    for item in old.files:
+        task = state.tasks.get(item[0])
+        if item == SHARED:
+            if state.shared is None:
+                gone.append(item)
+        elif task is None or (item[1] is not None and item[1] not in task.people):
+            gone.append(item)
+    return gone
+
+
+def _changed(old: StoredState, state: State) -> list[Part]:
+    """The parts of a state that differ from those that are stored, or that are permanent by now."""
+    before, changed = old.state, []
+    if state.shared is not None and state.shared != before.shared:
+        changed.append(Part(SHARED, "", {}, state.shared))
+    for name, task in state.tasks.items():
+        known = before.tasks.get(name)
+        if task is known:
+            continue
+        for part in parts_of(name, task):
+            file = old.files.get(part.item)
+            same = known is not None and file is not None and _same(part, known)
+            if not same or file is None or file.permanent != is_permanent(state, part.item):
+                changed.append(part)
+    return changed
+
+
+def _same(part: Part, before: Task) -> bool:
+    people = part.item[1]
+    if people is not None:
+        return part.leaf == before.people.get(people)
+    facts = canonical(dict(part.facts)) == canonical(dict(before.facts))
+    return part.status == before.status and facts and part.leaf == before.own
+
+
+def root_bytes(about: Mapping[str, Any], files: Iterable[File], master: Secrets) -> bytes:
+    """The root: what the agent is, and a hash over the names of all permanent files, so that none can go missing."""
+    content = {"about": dict(about), "permanent": permanent_hash(_names(files, True))}
+    return seal_always(master.permanent[-1], "root", canonical(content).encode())
+
+
+def permanent_hash(names: Iterable[str]) -> str:
+    return sha256(canonical(sorted(names)))
+
+
+def read_root(sealed: bytes, master: Secrets) -> tuple[dict[str, Any], str]:
+    """What `root_bytes` wrote; `BadStore` for anything else."""
+    try:
+        content = json.loads(open_permanent(master, "root", sealed))
+        about, permanent = content["about"], content["permanent"]
+        if not isinstance(about, dict) or content.keys() != {"about", "permanent"}:
+            raise ValueError("it does not say what the agent is")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadStore(f"the store's root is damaged: {error!s:.200}") from None
+    return about, permanent
+
+
+def open_permanent(master: Secrets, label: str, sealed: bytes) -> bytes:
+    """Decrypt a permanent file, also while its key is being rotated."""
+    for key in reversed(master.permanent[1:]):
+        try:
+            return unseal_always(key, label, sealed)
+        except BadStore:
+            continue
+    return unseal_always(master.permanent[0], label, sealed)

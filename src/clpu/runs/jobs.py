@@ -1,0 +1,192 @@
+"""A job: one method, one stream of requests, some seeds; and the file that it leaves when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clpu import jsonfile, machine
+from clpu.agent import Agent, Progress
+from clpu.errors import BadData, BadRun
+from clpu.io import canonical, sha256, write_atomically
+from clpu.methods import METHODS, Method
+from clpu.requests import Instruction, Request, Stream
+
+T = TypeVar("T")
+
+#: Takes the number of a request, and how far it is; nothing if it is complete.
+Report = Callable[[int, Progress | None], None]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task's tensors; in shared memory, so that they exist once however many processes use them."""
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do. `outputs_after` are the requests, counted from 1, after which all outputs are kept."""
+
+    method: str
+    group: str
+    requests: str
+    seeds: tuple[int, ...]
+    network: str
+    settings: dict[str, Any]
+    outputs_after: tuple[int, ...]
+    device: str = "cpu"
+    threads: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}--{self.group}--{self.seeds[0]}"
+
+    @property
+    def twin(self) -> bool:
+        """Whether its result is compared bit for bit with that of others, so that one machine must compute them all."""
+        return False
+
+    def described(self) -> str:
+        """All of it as text, to tell whether a file on disk is about the same work."""
+        return canonical(asdict(self))
+
+    def agent(self, method: type[Method] | None = None, network: Any = None) -> Agent:
+        """The agent that handles the requests, before the first; a registered method unless a class is given."""
+        return Agent(
+            method or METHODS[self.method],
+            self.network if network is None else network,
+            seeds=self.seeds,
+            device=self.device,
+            threads=self.threads,
+            **self.settings,
+        )
+
+    def costs(self) -> list[float]:
+        """The rough cost of each request; never nothing, so that every request moves the bar."""
+        learn, keep, forget = METHODS[self.method].costs if self.method in METHODS else Method.costs
+        known: set[str] = set()
+        costs = []
+        for request in Stream(self.requests):
+            if request.instruction is Instruction.FORGET:
+                costs.append(forget + 0.02)
+                known.discard(request.task)
+            else:
+                costs.append((keep if request.task in known else learn) + 0.02)
+                known.add(request.task)
+        return [cost * len(self.seeds) for cost in costs]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What is read of the facts of a job that is not finished: the seconds of each request that it has behind it."""
+
+    seconds: list[float]
+
+
+def in_order(jobs: Sequence[Job]) -> list[Job]:
+    """Method by method, so that an interrupted run has complete results; the costliest first, so that none is last."""
+    total: dict[str, float] = {}
+    for job in jobs:
+        total[job.method] = total.get(job.method, 0.0) + sum(job.costs())
+    return sorted(jobs, key=lambda job: (-total[job.method], job.method, -sum(job.costs())))
+
+
+def handle(agent: Agent, request: Request, data: Mapping[str, TaskData]) -> None:
+    """Let an agent handle a request, with the task's training data where it learns."""
+    if request.instruction is Instruction.FORGET or request.task in agent.tasks:
+        agent.handle(request)
+        return
+    task = data[request.task]
+    agent.handle(request, task.train_x, task.train_y)
+    if agent.labels(request.task) != task.classes:
+        raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
+
+
+def file_of(folder: Path, job: Job) -> Path:
+    """The file of a finished job."""
+    return folder / f"{job.name}.safetensors"
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The file in which a job that is not finished keeps what it needs to resume; `path` is the finished job's."""
+    return path.with_suffix(".checkpoint")
+
+
+def save(path: Path, job: Job, arrays: Mapping[str, NDArray[Any]], facts: object) -> None:
+    """Write what came out of a job, atomically: arrays, a dataclass of facts, and what computed it."""
+    record = {"job": job.described(), "facts": facts, "machine": machine.here(job.device)}
+    metadata = {name: v if isinstance(v, str) else canonical(jsonfile.to_plain(v)) for name, v in record.items()}
+    # A file without tensors is fine for safetensors, but not for every version that reads it.
+    arrays = arrays or {"none": np.zeros(1)}
+    write_arrays(path, arrays, {**metadata, "sha256": _checksum(arrays, metadata["facts"])})
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]], facts: str) -> str:
+    parts = {name: [str(a.dtype), a.shape, sha256(np.ascontiguousarray(a).tobytes())] for name, a in arrays.items()}
+    return sha256(canonical([facts, parts]))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    write_atomically(path, safetensors.numpy.save(dict(arrays), metadata))
+
+
+def computed_by(path: Path, job: Job | None = None) -> machine.Machine | None:
+    """What computed a finished job, or None if that was not recorded.
+
+    `BadRun` if the file is damaged, or of a different job than the one given.
+    """
+    return _checked(_read(path)[1], path, job)
+
+
+def requests_done(path: Path, job: Job) -> int:
+    """How many requests the checkpoint of a job has behind it; `path` is the finished job's."""
+    with suppress(BadRun):
+        _, metadata = _read(checkpoint_of(path))
+        by = _checked(metadata, path, job)
+        if by is not None and by.key == machine.here(job.device).key:
+            return len(jsonfile.decode(metadata.get("facts", ""), Timed, path).seconds)
+    return 0
+
+
+def load(path: Path, job: Job, kind: type[T]) -> tuple[dict[str, NDArray[Any]], T]:
+    """Read what came out of a job; `BadRun` if the file is damaged or belongs to a different job."""
+    arrays, metadata = _read(path, contents=True)
+    _checked(metadata, path, job)
+    if metadata.get("sha256") != _checksum(arrays, metadata.get("facts", "")):
+        raise BadRun(f"{path} is damaged: its checksum does not match its content")
+    arrays.pop("none", None)
+    return arrays, jsonfile.decode(metadata.get("facts", ""), kind, f"{path} (facts)")
+
+
+def _read(path: Path, contents: bool = False) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            names = list(file.keys()) if contents else []
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise BadRun(f"{path} is damaged: {error!s:.200}") from None
+
+
+def _checked(metadata: Mapping[str, str], path: Path, job: Job | None) -> machine.Machine | None:
+    if job is not None and metadata.get("job") != job.described():
+        raise BadRun(f"{path} belongs to a different job")
+    if "machine" not in metadata:
+        return None
+    return jsonfile.decode(metadata["machine"], machine.Machine, f"{path} (machine)")

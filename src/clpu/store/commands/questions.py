@@ -1,0 +1,107 @@
+"""status, show and verify: what changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clpu import terminal
+from clpu.errors import BadRequest
+from clpu.io import canonical, write_atomically
+from clpu.options import Load, load_files
+from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, opens
+from clpu.store.commands.requests import agent_of, pair
+
+if TYPE_CHECKING:
+    from clpu.store.store import Store as OpenStore
+
+
+@opens
+def status(
+    store: Store,
+    test: Annotated[
+        list[str] | None,
+        typer.Option("--test", metavar="TASK=FILE", help="Show the accuracy on labelled data; may be repeated."),
+    ] = None,
+    json: Json = False,
+    threads: Threads = 1,
+    load: Load = None,
+    *,
+    opening: Opening,
+) -> None:
+    """Show what the agent knows: tasks, accuracy where a test file is given, bytes, digest."""
+    from clpu.store.output import describe, show_status
+    from clpu.store.store import Store as OpenStore
+
+    load_files(load)
+    files = dict(pair(text, "--test TASK=FILE") for text in test or [])
+    with OpenStore(store, opening.access(), write=False) as opened:
+        state = opened.load()
+        accuracies = _accuracies(opened, files, threads) if files else {}
+        show_status(describe(state, opened.path, opened.about.identity, accuracies), json)
+        if opened.read_only_because is not None:
+            terminal.say(f"read-only: {opened.read_only_because}", error=True)
+
+
+@opens
+def show(
+    store: Store,
+    task: OneTask = None,
+    person: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Show what is held about this person: in the task, or in all."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it to FILE, for its owner alone.")
+    ] = None,
+    *,
+    opening: Opening,
+) -> None:
+    """Export as JSON what is held about a task (its facts, and every number of its leaves) or about a person.
+
+    About a person: by task the number of records, their labels, and the ids that they were given.
+    """
+    from clpu.store.output import exported, shown
+    from clpu.store.store import Store as OpenStore
+
+    with OpenStore(store, opening.access(), write=False) as opened:
+        state = opened.load()
+        if person is not None:
+            content = shown(state, task, person)
+        elif task is None:
+            raise BadRequest("name a task, or a person with --person ID")
+        else:
+            content = exported(state, task)
+    if out is None:
+        terminal.say_json(content)
+    else:
+        write_atomically(out, (canonical(content) + "\n").encode(), private=True)
+
+
+@opens
+def verify(store: Store, *, opening: Opening) -> None:
+    """Check every file of the store; exit code 1 if one is damaged."""
+    from clpu.store import verify as verify_store
+    from clpu.store.output import show_report
+
+    report = verify_store(store, opening.access())
+    show_report(report)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> dict[str, list[float]]:
+    """The accuracy of each replica on labelled data, by task."""
+    import numpy as np
+
+    from clpu.store.data_files import read
+
+    agent = agent_of(opened, threads)
+    found = {}
+    for name, file in files.items():
+        table = read(file)
+        found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
+    return found

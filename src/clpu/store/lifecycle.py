@@ -1,0 +1,145 @@
+"""Making a store, cloning one, and adopting a folder that replaces one; none of it needs torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clpu.errors import BadKeys, BadStore, Error
+from clpu.store.contents import check_about
+from clpu.store.files import PART, Files, failures, make_folders
+from clpu.store.folder import Access
+from clpu.store.format import ABOUT, HEAD, KEYS, LEAVES, LONGEST_JSON, MASTER, OLD_MANIFEST, PLACE, ROOT, About, path_of
+from clpu.store.keyring import Keyring, Secrets, remove_empty
+from clpu.store.plan import root_bytes
+from clpu.store.store import Store
+
+PathLike = str | os.PathLike[str]
+
+
+def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None = None) -> None:
+    """Make a store of an agent that has learned nothing, in a new or an empty folder.
+
+    Nothing is left behind if that is refused, and of two processes that try at the same time one is refused.
+    """
+    access = access or Access()
+    check_about(about)
+    folder = Path(path)
+    keys = None if access.keys is None else Path(access.keys)
+    if keys is not None:
+        _refuse_bad_place(folder, keys)
+    secrets = Secrets.new()
+    root = root_bytes(about, (), secrets)
+    if len(root) > LONGEST_JSON:
+        raise BadStore(f"the description of the agent takes {len(root)} bytes; the limit is {LONGEST_JSON}")
+    made: list[Path] = []
+    with failures(folder, "made"):
+        try:
+            made += make_folders(folder)
+            files = Files(folder)
+            try:
+                files.lock(access.wait)
+                if files.moved():
+                    raise BadStore(f"{folder} was replaced by another process; try again")
+                _refuse_occupied(files, folder)
+                made += make_folders(keys or folder / KEYS)
+                keyring = Keyring(keys or folder / KEYS, here=keys is None)
+                try:
+                    keyring.files.lock(access.wait)
+                    _refuse_other_keys(keyring)
+                    keyring.put_secrets(secrets, access.unlock)
+                    keyring.put_place(files.place)
+                    keyring.files.tidy("")
+                    keyring.files.settle()
+                finally:
+                    keyring.close()
+                files.put(HEAD, os.urandom(32))
+                files.put(ROOT, root)
+                files.tidy("")
+                files.settle()
+                files.put(ABOUT, About(secrets.identity, keys is None).to_bytes())
+                files.settle()
+            finally:
+                files.close()
+        except Error:
+            for made_folder in sorted(made, key=lambda place: -len(place.parts)):
+                with suppress(OSError):
+                    made_folder.rmdir()
+            raise
+
+
+def _refuse_bad_place(folder: Path, keys: Path) -> None:
+    place, store = keys.resolve(), folder.resolve()
+    if store in (place, *place.parents):
+        raise BadKeys(
+            f"{keys} is inside the store; leave --keys out to keep the keys there, or choose a different path"
+        )
+    if place in store.parents:
+        raise BadKeys(f"{folder} is inside the keys folder {keys}; choose a different path for one of them")
+    if place.exists() and not place.is_dir():
+        raise BadKeys(f"{keys} is not a folder; the keys of a store are a folder of their own")
+    if not place.parent.is_dir():
+        raise BadKeys(f"there is no folder {place.parent} for the keys")
+
+
+def _refuse_occupied(files: Files, folder: Path) -> None:
+    names = set(files.names())
+    if names & {ABOUT, OLD_MANIFEST}:
+        raise BadStore(f"there is already a store at {folder}; forget tasks in it, or choose a different folder")
+    if names - {KEYS, HEAD, ROOT, HEAD + PART, ROOT + PART, ABOUT + PART}:
+        raise BadStore(f"{folder} is not empty; choose a new or an empty folder")
+
+
+def _refuse_other_keys(keyring: Keyring) -> None:
+    """An interrupted `init` leaves master keys and no others; anything else may be all that is left of a store."""
+    names = set(keyring.files.names())
+    own = {MASTER, PLACE, MASTER + PART, PLACE + PART}
+    if names - own or (names and not keyring.here):
+        raise BadKeys(
+            f"{keyring.files.path} is not empty; a keys folder belongs to one store, so choose a new or an empty folder"
+        )
+
+
+def clone(source: PathLike, target: PathLike, access: Access | None = None, new: Access | None = None) -> int:
+    """Make a new store with new keys out of a store, a copy or a backup of one; returns the number of its tasks.
+
+    What the source's keys cannot open any more, because it was forgotten since, is not in it.
+    """
+    with Store(source, access, write=False) as opened:
+        state = opened.load()
+        make_store(target, state.about, new)
+    with Store(target, new, write=True) as made:
+        made.load()
+        made.commit(state)
+    return len(state.tasks)
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """What an adoption dropped: files without their keys (forgotten since), and keys without their files."""
+
+    files: int
+    keys: int
+
+
+def adopt(path: PathLike, access: Access | None = None) -> Adopted:
+    """Make this folder the one that its keys belong to; what does not fit together is dropped."""
+    with Store(path, access, write=False) as opened, failures(Path(path), "adopted"):
+        opened.files.lock(opened.access.wait)
+        opened.keyring.files.lock(opened.access.wait)
+        view = opened.view(strict=False)
+        opened.assemble(view)
+        opened.keyring.destroy(view.without_file)
+        for name in view.without_key:
+            opened.files.remove(path_of(LEAVES, name))
+        remove_empty(opened.files, LEAVES, {name[:2] for name in view.without_key})
+        opened.keyring.put_place(opened.files.place)
+        opened.keyring.files.settle()
+        opened.files.settle()
+        opened.write = True
+        opened.recover()
+    return Adopted(len(view.without_key), len(view.without_file))

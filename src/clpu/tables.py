@@ -1,0 +1,278 @@
+"""Tables with named columns: data frames, dictionaries of columns, and delimited text files.
+
+pandas and polars frames are taken as they are; neither package is imported. Columns are put in the order of their
+names, so a frame means the same whatever its order, and no task depends on another's.
+
+| values | become |
+|---|---|
+| numbers, booleans | themselves; an empty cell is a missing value (NaN) |
+| text | 16 columns with a 1 in one of them, which a hash of column and text chooses; other rows play no part |
+| dates and times | nothing: they are refused, with advice |
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clpu.errors import BadData
+from clpu.labels import listed
+
+#: Into how many columns a text column is hashed.
+WIDTH = 16
+#: What stands for a missing value in a file.
+MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
+SEPARATORS = "\t;|"
+
+#: A column's name, and "number" or "text".
+Column = tuple[str, str]
+
+
+def is_table(x: Any) -> bool:
+    """Whether data have named columns."""
+    return isinstance(x, Mapping) or (hasattr(x, "columns") and hasattr(x, "__getitem__") and hasattr(x, "to_numpy"))
+
+
+def take(x: Any, y: Any, ignore: Sequence[str] = (), people: Any = None, records: Any = None) -> tuple[Any, ...]:
+    """A table's inputs, labels, people and ids of records; each but the first may be the name of a column.
+
+    Columns to `ignore` are left out.
+    """
+    columns = _columns(x)
+    named = [*ignore, *(value for value in (y, people, records) if isinstance(value, str))]
+    strange = [name for name in named if name not in columns]
+    if strange:
+        raise BadData(f"there is no column {strange[0]!r:.60}; the columns are {listed(columns)}")
+    rest = {name: values for name, values in columns.items() if name not in named}
+    return rest, *(columns[value] if isinstance(value, str) else value for value in (y, people, records))
+
+
+def encode(x: Any, wanted: Sequence[Sequence[str]] | None = None) -> tuple[NDArray[np.float64], list[Column]]:
+    """The numbers of a table (n, inputs), and its columns by name.
+
+    `wanted` are the columns of a task that was learned: they are looked up by name, and others are left alone.
+
+    >>> encode({"b": [1, 2], "a": [0.5, float("nan")]})[0].tolist()
+    [[0.5, 1.0], [nan, 2.0]]
+    """
+    columns = _columns(x)
+    if wanted is not None:
+        missing = [name for name, _ in wanted if name not in columns]
+        if missing:
+            raise BadData(f"missing column{'s' if len(missing) > 1 else ''} {listed(missing)}; got {listed(columns)}")
+        parts = [_encoded(name, columns[name], kind) for name, kind in wanted]
+        return np.concatenate(parts, 1), [(name, kind) for name, kind in wanted]
+    found: list[Column] = [(name, _kind(name, columns[name])) for name in sorted(columns)]
+    if not found:
+        raise BadData("the table has no columns to learn from")
+    return np.concatenate([_encoded(name, columns[name], kind) for name, kind in found], 1), found
+
+
+def width(columns: Sequence[Sequence[str]]) -> int:
+    """How many numbers stand for a row of these columns."""
+    return sum(1 if kind == "number" else WIDTH for _, kind in columns)
+
+
+def are_columns(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a task's facts hold columns, or none, that inputs of this shape can come from."""
+    if not isinstance(value, list) or not all(
+        isinstance(column, list) and len(column) == 2 and isinstance(column[0], str) and column[1] in ("number", "text")
+        for column in value
+    ):
+        return False
+    return not value or (sorted(value) == value and (width(value),) == shape)
+
+
+def disagreement(before: Sequence[Any], now: Sequence[Column]) -> str:
+    """How the columns of a new task differ from those of the active ones; empty if they do not."""
+    then, new = dict(before), dict(now)
+    parts = [f"missing: {listed(sorted(then.keys() - new.keys()))}"] if then.keys() - new.keys() else []
+    parts += [f"unexpected: {listed(sorted(new.keys() - then.keys()))}"] if new.keys() - then.keys() else []
+    kinds = [name for name in then if name in new and then[name] != new[name]]
+    parts += [f"{name!r:.60} was {then[name]} and is {new[name]}" for name in kinds]
+    return "; ".join(parts)
+
+
+def _columns(x: Any) -> dict[str, NDArray[Any]]:
+    names = list(x) if isinstance(x, Mapping) else list(x.columns)
+    if len(set(map(str, names))) < len(names):
+        raise BadData(f"two columns have the same name among {listed(names)}")
+    columns = {str(name): np.asarray(x[name]) for name in names}
+    if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
+        raise BadData("the columns of a table must be of one length, with one value per row")
+    return columns
+
+
+def _kind(name: str, values: NDArray[Any]) -> str:
+    """ "number" or "text"; dates, and whatever else there is, are refused."""
+    if values.dtype.kind in "fiub":
+        return "number"
+    if values.dtype.kind in "Mm":
+        raise BadData(_about_dates(name))
+    present = [value for value in values.tolist() if not _is_missing(value)]
+    if all(isinstance(value, (int, float, np.number, np.bool_)) for value in present):
+        return "number"
+    if not all(isinstance(value, str) for value in present):
+        kinds = ", ".join(sorted({type(value).__name__ for value in present}))
+        if any(hasattr(value, "year") or hasattr(value, "hour") for value in present):
+            raise BadData(_about_dates(name))
+        raise BadData(f"column {name!r:.60} holds {kinds}; columns hold numbers, booleans or text")
+    some = present[:20]
+    if some and all(_looks_like_a_date(value) for value in some):
+        raise BadData(_about_dates(name))
+    if len(present) >= 20 and len(set(present)) > len(present) / 2:
+        raise BadData(
+            f"column {name!r:.60} has a text of its own in most rows ({present[0]!r:.40}, …): leave an identifier out "
+            f"(ignore=[{name!r:.60}], --ignore on the command line); for sentences, compute features first "
+            "(docs/your-data.md)"
+        )
+    return "text"
+
+
+def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
+    """One column as numbers (n, 1), or text as (n, 16)."""
+    if kind == "number":
+        try:
+            if values.dtype.kind in "fiub":
+                return values.astype(np.float64)[:, None]
+            if values.dtype.kind in "Mm":
+                raise BadData(_about_dates(name))
+            return np.array([[np.nan if _is_missing(v) else float(v)] for v in values.tolist()], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, BadData):
+                raise
+            raise BadData(f"column {name!r:.60} held numbers when the task was learned: {error!s:.100}") from None
+    encoded = np.zeros((len(values), WIDTH))
+    for row, value in enumerate(values.tolist()):
+        if not _is_missing(value):
+            encoded[row, bucket(name, str(value))] = 1.0
+    return encoded
+
+
+def bucket(column: str, text: str) -> int:
+    """Which of the columns that stand for a text column has the 1."""
+    digest = hashlib.blake2b(f"{len(column)}:{column}={text}".encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % WIDTH
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    try:
+        return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _looks_like_a_date(text: str) -> bool:
+    """2026-11-18, 18.11.2026, 11/18/2026, with or without a time."""
+    day = text.strip().replace("T", " ").split(" ")[0]
+    for sign in "-./":
+        parts = day.split(sign)
+        if len(parts) == 3 and all(part.isdecimal() for part in parts):
+            return sorted(map(len, parts))[-1] in (2, 4)
+    return False
+
+
+def _about_dates(name: str) -> str:
+    return (
+        f"column {name!r:.60} holds dates or times: replace it by numbers that mean something for your question, "
+        "such as days since an event, the month or the hour"
+    )
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """A delimited text file: its columns as numbers or text, and what was found out about its form."""
+
+    columns: dict[str, NDArray[Any]]
+    header: bool
+    separator: str
+    notes: list[str] = field(default_factory=list)
+
+
+def read_delimited(text: str, what: str) -> Delimited:
+    """Read comma-, semicolon-, tab- or bar-separated text, with or without a header; `what` names it in messages.
+
+    >>> read_delimited("1.5;red\\n2,5;blue\\n", "a file").columns["1"].tolist()
+    [1.5, 2.5]
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise BadData(f"{what} is empty")
+    separator = _separator(lines[:20])
+    try:
+        rows = [
+            row for row in csv.reader(io.StringIO(text), delimiter=separator, strict=True) if any(map(str.strip, row))
+        ]
+    except csv.Error as error:
+        raise BadData(f"{what} cannot be read as a table: {error!s:.100}") from None
+    count = len(rows[0])
+    odd = next((number for number, row in enumerate(rows, 1) if len(row) != count), None)
+    if odd is not None:
+        raise BadData(f"{what} has {count} values in its first row and {len(rows[odd - 1])} in row {odd}")
+    decimal_comma = separator == ";"
+    header = _has_header(rows, decimal_comma)
+    names = [name.strip() for name in rows[0]] if header else [str(number) for number in range(1, count + 1)]
+    body = rows[1:] if header else rows
+    if not body:
+        raise BadData(f"{what} has no rows below its header")
+    if len(set(names)) < len(names) or "" in names:
+        raise BadData(f"{what} has a header with empty or repeated names: {listed(names)}")
+    columns = {name: _values([row[i] for row in body], decimal_comma) for i, name in enumerate(names)}
+    shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
+    notes = [] if header else [f"no header found, so columns are named 1 to {count}"]
+    return Delimited(columns, header, separator, notes + ([f"separated by {shown}"] if separator != "," else []))
+
+
+def _separator(lines: list[str]) -> str:
+    """Tab, semicolon or bar if it splits all of these lines into equally many parts, else the comma.
+
+    (In text with semicolons, commas may be decimal.)
+    """
+
+    def splits(separator: str) -> bool:
+        try:
+            counts = {len(row) for row in csv.reader(lines, delimiter=separator)}
+        except csv.Error:
+            return False
+        return len(counts) == 1 and counts.pop() > 1
+
+    return next(filter(splits, SEPARATORS), ",")
+
+
+def _number(cell: str, decimal_comma: bool) -> float | None:
+    text = cell.strip()
+    if decimal_comma and text.count(",") == 1 and "." not in text:
+        text = text.replace(",", ".")
+    if "_" in text or text.lower().lstrip("+-") in ("inf", "infinity", "nan"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _has_header(rows: list[list[str]], decimal_comma: bool) -> bool:
+    """The first row is a header if none of its cells is a number, is empty, or occurs again in its column."""
+    first = rows[0]
+    if any(_number(cell, decimal_comma) is not None or not cell.strip() for cell in first):
+        return False
+    return not any(cell == row[i] for row in rows[1:] for i, cell in enumerate(first))
+
+
+def _values(cells: list[str], decimal_comma: bool) -> NDArray[Any]:
+    """A column as integers if all are, as floats if all are numbers or missing, else as text."""
+    numbers = [None if _is_missing(cell) else _number(cell, decimal_comma) for cell in cells]
+    if any(number is None and not _is_missing(cell) for number, cell in zip(numbers, cells)):
+        return np.array([cell.strip() for cell in cells], dtype=object)
+    if None not in numbers and all(cell.strip().lstrip("+-").isdecimal() for cell in cells):
+        return np.array([int(cell) for cell in cells], dtype=object if max(map(len, cells)) > 18 else np.int64)
+    return np.array([np.nan if number is None else number for number in numbers])

@@ -1,0 +1,147 @@
+"""A method that forgets records, in a store: a person goes from every task, and old copies give nothing back."""
+
+import errno
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from storekit import Fault, clone, failing, injected, picture_without_secrets
+from typer.testing import CliRunner
+
+import clpu
+from clpu.store import create, verify
+from clpu.store import open as open_store
+from clpu.store.__main__ import app
+from clpu.store.folder import Access, Folder
+from clpu.store.receipt import read_receipt
+
+PEOPLE = ["ada", "bob", "eve"]
+
+
+def data(task: str, without: str | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    draws = np.random.default_rng([*task.encode()])
+    x, y = draws.normal(size=(30, 6)).astype(np.float32), np.arange(30) % 2
+    people = [PEOPLE[n // 3 % 3] for n in range(30)]
+    chosen = [who != without for who in people]
+    return x[chosen], y[chosen], [who for who in people if who != without]
+
+
+def made(path: Path, keys: Path, without: str | None = None) -> Path:
+    with create(path, "ridge", keys=keys) as agent:
+        for task in ("mail", "chat", "news"):
+            x, y, people = data(task, without)
+            agent.learn(task, x, y, people=people, temporary=task == "chat")
+    return path
+
+
+def test_a_person_is_forgotten_in_every_task_as_if_never_there(tmp_path: Path) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    old = clone(store, tmp_path / "old")
+    never = made(tmp_path / "b", tmp_path / "b keys", without="ada")
+    arguments = ["forget", str(store), "--person", "ada", "--receipt", str(tmp_path / "receipt.json"), "--digests"]
+    result = CliRunner().invoke(app, arguments, env={"CLPU_KEYS": str(tmp_path / "a keys")})
+    assert result.exit_code == 0, result.output
+    said = read_receipt(tmp_path / "receipt.json").statement
+    with open_store(never, keys=tmp_path / "b keys") as agent:
+        expected = agent.digest()
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        assert agent.digest() == expected == said["digest_after"]
+    assert said["scope"] == {"person": "ada"}
+    assert len(said["touched"]) >= 3
+    assert verify(store, Access(tmp_path / "a keys")).good
+    shapes = [
+        sorted(map(str, picture_without_secrets(path, tmp_path / f"{path.name} keys")["forgettable"]))
+        for path in (store, never)
+    ]
+    assert shapes[0] == shapes[1]
+    with Folder(old, Access(tmp_path / "a keys")) as opened:  # an old copy, and today's keys
+        found = opened.load()
+        assert not any("ada" in who for task in found.tasks.values() for who in task.people)
+
+
+def test_records_of_one_task_can_be_forgotten_and_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        agent.forget("mail", person="bob")
+        agent.forget_with_receipt("news", labels=[1]).verify(agent.identity)
+        with pytest.raises(clpu.Error):
+            agent.forget(person="nobody")
+        digest = agent.digest()
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        assert agent.digest() == digest
+        assert agent.labels("news") == (0,)
+
+
+def test_people_on_the_command_line(tmp_path: Path) -> None:
+    """Columns of a table say who a record is about; records are added, shown and forgotten."""
+    draws = np.random.default_rng(0)
+
+    def table(name: str, first: int, count: int) -> str:
+        numbers = enumerate(draws.normal(size=(count, 2)), first)
+        rows = [f"{a:.3f},{b:.3f},p{n % 4},{n},{'spam' if a > 0 else 'ham'}" for n, (a, b) in numbers]
+        (tmp_path / name).write_text("a,b,who,id,kind\n" + "\n".join(rows) + "\n")
+        return str(tmp_path / name)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, [*arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    store, columns = (
+        str(tmp_path / "store"),
+        ["--person-column", "who", "--record-column", "id", "--label-column", "kind"],
+    )
+    run("init", store, "--method", "ridge")
+    run("learn", store, "mail", "--data", table("first.csv", 0, 24), *columns, "--holdout", "0")
+    more = table("more.csv", 24, 16)
+    assert "added 16 records" in run("add", store, "mail", "--data", more, *columns)
+    again = CliRunner().invoke(app, ["add", store, "mail", "--data", more, *columns])
+    assert again.exit_code != 0
+    assert "there already" in again.output
+    held = json.loads(run("show", store, "--person", "p1"))["tasks"]["mail"]
+    assert held["records"] == 10
+    assert held["ids"] == sorted(map(str, range(1, 40, 4)))
+    run("forget", store, "--person", "p1", "--receipt", str(tmp_path / "receipt.json"))
+    assert CliRunner().invoke(app, ["show", store, "--person", "p1"]).exit_code != 0
+    run("forget", store, "mail", "--record", "2")
+    run("forget", store, "mail", "--label", "ham")
+    with open_store(store) as agent:
+        assert agent.labels("mail") == ("spam",)
+        assert "2" not in agent.show("mail")["mail"]["ids"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_request_about_people_is_done_or_not(tmp_path: Path) -> None:
+    """Fifty people are learned, one leaves five tasks, a label goes: at every operation that fails, all or nothing."""
+    with create(tmp_path / "store", "ridge", "base:raw") as agent:
+        for task in range(5):
+            x = np.random.default_rng(task).normal(size=(50, 3))
+            agent.learn(str(task), x, np.arange(50) % 2, people=[f"p{n}" for n in range(50)])
+        before = agent.digest()
+    requests = {
+        "a person": lambda agent: agent.forget(person="p7"),
+        "a label": lambda agent: agent.forget("1", labels=[1]),
+        "fifty people": lambda agent: agent.learn(
+            "new", np.eye(50)[:, :3], np.arange(50) % 2, people=[f"q{n}" for n in range(50)]
+        ),
+    }
+    for name, request in requests.items():
+        whole = clone(tmp_path / "store", tmp_path / name)
+        with open_store(whole) as agent:
+            request(agent)
+            after = agent.digest()
+        seen = set()
+        for number in (0, 1, 3, 7, 20, 60, 150):
+            path = clone(tmp_path / "store", tmp_path / f"{name} {number}")
+            fault = Fault(failing(errno.ENOSPC), number)
+            with open_store(path) as agent, suppress(OSError, clpu.Error), injected(fault):
+                request(agent)
+            with open_store(path) as agent:
+                seen.add(agent.digest())
+                assert agent.digest() in (before, after), (name, number)
+            assert verify(path).good
+            shutil.rmtree(path)
+        assert before in seen, f"{name}: no fault came in time"

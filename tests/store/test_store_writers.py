@@ -1,0 +1,141 @@
+"""One writer at a time, who cannot be got around; readers who follow and do not starve."""
+
+import multiprocessing
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from storekit import SETTINGS, examples, follow, handle, synthetic
+
+import clpu
+from clpu.store import create
+from clpu.store import open as open_store
+from clpu.store.folder import Access, Folder
+from clpu.store.store import Store
+
+
+def test_no_file_can_be_deleted_to_get_around_the_lock(store: Path) -> None:
+    """M4."""
+    with open_store(store) as agent:
+        handle(agent, "1R")
+        for path in sorted(store.iterdir()):
+            if path.is_file() and path.name != "about.json":
+                content = path.read_bytes()
+                path.unlink()
+                with pytest.raises(clpu.StoreLocked):
+                    open_store(store, wait=0)
+                path.write_bytes(content)
+
+
+def test_a_second_writer_waits_for_the_first(store: Path) -> None:
+    agent = open_store(store)
+    timer = threading.Timer(0.3, agent.close)
+    timer.start()
+    try:
+        open_store(store, wait=30).close()
+    finally:
+        timer.join()
+    with open_store(store), pytest.raises(clpu.StoreLocked, match=r"waited 0.2 s; --wait SECONDS"):
+        open_store(store, wait=0.2)
+
+
+def _init(path: Path, barrier, answers) -> None:  # type: ignore[no-untyped-def]
+    from clpu.store.lifecycle import make_store
+
+    about = {"method": "m", "network": "n", "forgets": "tasks", "settings": {}, "seeds": [0]}
+    barrier.wait()
+    try:
+        make_store(path, about, Access(wait=10))
+        answers.put("made")
+    except clpu.BadStore:
+        answers.put("refused")
+
+
+def test_of_several_inits_at_once_one_succeeds(tmp_path: Path) -> None:
+    """M3."""
+    context = multiprocessing.get_context("fork")
+    for attempt in range(3):
+        barrier, answers = context.Barrier(3), context.Queue()
+        processes = [context.Process(target=_init, args=(tmp_path / str(attempt), barrier, answers)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        found = sorted(answers.get(timeout=30) for _ in processes)
+        for process in processes:
+            process.join()
+        assert found == ["made", "refused", "refused"]
+        Store(tmp_path / str(attempt), write=True).close()
+
+
+def test_a_late_init_does_not_overwrite_what_another_made_and_filled(store: Path) -> None:
+    digest = follow(store, "1R 2T")
+    with pytest.raises(clpu.BadStore, match="already a store"):
+        create(store, **SETTINGS)
+    assert follow(store, "") == digest
+
+
+def test_a_reader_follows_a_forget_with_its_next_call(store: Path) -> None:
+    follow(store, "1R 2T")
+    with open_store(store, read_only=True) as reader, open_store(store) as writer:
+        assert reader.tasks == {"1": "R", "2": "T"}
+        writer.forget("2")
+        assert reader.tasks == {"1": "R"}
+        with pytest.raises(clpu.UnknownTask):
+            reader.predict("2", examples("2")[0])
+        handle(writer, "3T")
+        assert reader.predict("3", examples("3")[0]).shape == (16, 2)
+        handle(writer, "3R")
+        assert reader.digest() == writer.digest()
+
+
+def test_a_reader_that_nothing_changed_for_looks_once_and_reads_nothing(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(store, "1R 2T")
+    with open_store(store, read_only=True) as reader:
+        monkeypatch.setattr(Folder, "load", lambda self: pytest.fail("read again"))
+        looks = []
+        original = Folder.follow
+        monkeypatch.setattr(Folder, "follow", lambda self: looks.append(1) or original(self))
+        assert reader.tasks
+        assert len(looks) == 1
+
+
+def test_a_reader_says_that_its_store_is_gone(store: Path) -> None:
+    with open_store(store, read_only=True) as reader:
+        store.rename(store.parent / "away")
+        with pytest.raises(clpu.BadStore, match="is gone"):
+            _ = reader.tasks
+
+
+def test_a_reader_beside_a_fast_writer_of_a_large_store_gets_its_turn(store: Path) -> None:
+    """L2: with 2,000 tasks, reading takes longer than the time between two requests."""
+    with Store(store, write=True) as opened:
+        state = opened.load()
+        opened.commit(replace(state, tasks={f"task {n}": synthetic("T", n) for n in range(2000)}))
+    stop, problems = threading.Event(), []
+
+    def write() -> None:
+        try:
+            with Store(store, write=True) as opened:
+                state = opened.load()
+                while not stop.is_set():
+                    opened.commit(state.with_task("more", synthetic("T", 1)))
+                    opened.commit(state)
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        for _ in range(3):
+            with Folder(store) as reader:
+                found = reader.load()
+                assert len(found.tasks) in (2000, 2001)
+            assert time.monotonic() < deadline
+    finally:
+        stop.set()
+        thread.join()
+    assert not problems
