@@ -27,7 +27,7 @@ from clpu.errors import (
 from clpu.handler import Handler
 from clpu.holdout import check_share
 from clpu.inputs import left_in
-from clpu.intake import Given
+from clpu.intake import RequestData
 from clpu.labels import decode, encode, read_labels
 from clpu.learning.randomness import check_seeds
 from clpu.methods import Method, find_method, inputs_of
@@ -152,7 +152,7 @@ class Agent:
                     f"task {task!r} already exists (status {self.tasks[task]}); call keep() to make a temporary task "
                     "permanent, or relearn() to replace what it was learned from"
                 )
-            return self._learn(state, request, Given(x, y, people, records, ignore), holdout, settings)
+            return self._learn(state, request, RequestData(x, y, people, records, ignore), holdout, settings)
 
     def relearn(
         self,
@@ -176,9 +176,13 @@ class Agent:
         self._meaning(Request(task, Instruction.FORGET))
         request = Request(task, Instruction(entry.status))
         with self._handling(request) as state:
-            return self._learn(state.without(task), request, Given(x, y, people, records, ignore), holdout, settings)
+            return self._learn(
+                state.without(task), request, RequestData(x, y, people, records, ignore), holdout, settings
+            )
 
-    def _learn(self, state: State, request: Request, given: Given, holdout: float, settings: dict[str, Any]) -> Outcome:
+    def _learn(
+        self, state: State, request: Request, given: RequestData, holdout: float, settings: dict[str, Any]
+    ) -> Outcome:
         share, temporary = check_share(holdout), request.instruction is Instruction.TEMPORARY
         new, outcome = self._handler.learn(state, request.task, temporary, given, share, settings)
         self._commit(new, request)
@@ -189,7 +193,7 @@ class Agent:
         request = Request(check_name(task), Instruction.ADD)
         with self._handling(request) as state:
             self._meaning(request)
-            self._commit(self._handler.add(state, task, Given(x, y, people, records)), request)
+            self._commit(self._handler.add(state, task, RequestData(x, y, people, records)), request)
 
     def keep(self, task: str) -> Outcome:
         """Make a temporary task permanent (R after T); nothing happens if it is permanent already.

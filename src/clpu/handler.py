@@ -14,7 +14,7 @@ from torch import Tensor
 from clpu import auto
 from clpu.errors import BadData, Diverged, UnknownTask
 from clpu.holdout import measured
-from clpu.intake import Given, Intake
+from clpu.intake import Intake, RequestData
 from clpu.methods import Method, familiarity, inputs_of
 from clpu.networks.blueprint import Blueprint
 from clpu.outcome import Change, Outcome
@@ -71,7 +71,7 @@ class Handler:
     # Requests
 
     def learn(
-        self, state: State, task: str, temporary: bool, given: Given, holdout: float, settings: Mapping[str, Any]
+        self, state: State, task: str, temporary: bool, given: RequestData, holdout: float, settings: Mapping[str, Any]
     ) -> tuple[State, Outcome]:
         """Learn a task that the state does not have."""
         chosen = self.settings_for(settings)
@@ -99,7 +99,7 @@ class Handler:
                     new = _with_facts(new, task, held_out=result.to_json())
             return new, dataclasses.replace(self.outcome(state, new, task), held_out=result)
 
-    def add(self, state: State, task: str, given: Given) -> State:
+    def add(self, state: State, task: str, given: RequestData) -> State:
         """Add records to an active task."""
         data = self.intake.more(state, task, given)
         with self.computing():

@@ -27,7 +27,7 @@ _UNNAMED = "the active tasks were learned from arrays without column names; hand
 
 
 @dataclass(frozen=True)
-class Given:
+class RequestData:
     """What a user hands in: inputs, labels and, of records, people and ids; of a table, also columns to ignore."""
 
     x: Any
@@ -36,10 +36,10 @@ class Given:
     records: Any = None
     ignore: Sequence[str] = ()
 
-    def columns_taken(self) -> Given:
+    def columns_taken(self) -> RequestData:
         """The same after labels, people and ids that are columns of a table were taken out of it."""
         x, y, people, records = tables.take(self.x, self.y, self.ignore, self.people, self.records)
-        return Given(x, y, people, records)
+        return RequestData(x, y, people, records)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Intake:
         """Whether single records can leave a task."""
         return self.method.forgets == "records"
 
-    def lesson(self, state: State, task: str, given: Given, holdout: float, seed: int) -> Lesson:
+    def lesson(self, state: State, task: str, given: RequestData, holdout: float, seed: int) -> Lesson:
         """Read the data of a new task, of which a share is held out."""
         kind = self._kind_of_scaling()
         given, columns = self._new_columns(state, given)
@@ -81,7 +81,7 @@ class Intake:
             {name: value for name, value in facts.items() if value},
         )
 
-    def more(self, state: State, task: str, given: Given) -> Examples:
+    def more(self, state: State, task: str, given: RequestData) -> Examples:
         """Read further records of an active task."""
         if tables.is_table(given.x):
             given = given.columns_taken()
@@ -118,7 +118,7 @@ class Intake:
         read = read_inputs(base.encoded(x) if base else x, *self._expectations(state), wide=wide)
         return self.blueprint.features_of(read)
 
-    def _examples(self, state: State, given: Given, kind: str = "none") -> Examples:
+    def _examples(self, state: State, given: RequestData, kind: str = "none") -> Examples:
         """A request's data, checked, before a kind of scaling."""
         people, records = given.people, given.records
         if not self.single and (people is not None or records is not None):
@@ -181,7 +181,7 @@ class Intake:
             return "fixed"
         return Scaling.fitted(x, self.blueprint.name).to_json()
 
-    def _new_columns(self, state: State, given: Given) -> tuple[Given, list[list[str]]]:
+    def _new_columns(self, state: State, given: RequestData) -> tuple[RequestData, list[list[str]]]:
         """A new task's data as arrays and, of a table, its columns, which must be the active tasks'."""
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(given.x):

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias, overload
 
 from clpu.errors import AlreadyLearned, BadRequest, CannotForget, UnknownTask
 
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 #: Where this variable of the environment is set to 1, messages do not name other tasks than the one asked for.
 DISCREET = "CLPU_DISCREET"
 #: The longest id of a person or a record; an e-mail address has at most 254 characters.
-LONGEST_ID = 300
+MAX_ID_LENGTH = 300
 
 Label: TypeAlias = int | str  # a boolean is an integer to Python
 
@@ -48,7 +48,7 @@ def check_name(task: object) -> str:
     >>> check_name("clinic 7 / left knee")
     'clinic 7 / left knee'
     """
-    return _checked(task, "a task's name", LONGEST_NAME)
+    return _checked(task, "a task's name", MAX_NAME_LENGTH)
 
 
 def check_id(value: object, what: str = "a person's id") -> str:
@@ -59,7 +59,7 @@ def check_id(value: object, what: str = "a person's id") -> str:
     """
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         value = str(int(value))
-    return _checked(value, what, LONGEST_ID)
+    return _checked(value, what, MAX_ID_LENGTH)
 
 
 def _checked(text: object, what: str, longest: int) -> str:

@@ -29,7 +29,7 @@ _SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Forget:
+class ForgetResult:
     """One forget request: the answers of both groups for every task right after it.
 
     `request` counts from 1; `counterfactual_accuracy[task, seed]`; `in_group[task]` is the `jsd_matrix` of the
@@ -80,7 +80,7 @@ class Result:
     alive: tuple[tuple[str, ...], ...]
     bytes: tuple[Annotated[int, Meta(ge=0)], ...]
     seconds: tuple[Seconds, ...]
-    forgets: tuple[Forget, ...]
+    forgets: tuple[ForgetResult, ...]
     #: Per seed, the accuracy on all active tasks together at the end, when nobody names the task.
     class_incremental: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = ()
 

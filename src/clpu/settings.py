@@ -18,8 +18,8 @@ S = TypeVar("S")
 #: The method of an agent for which none is named.
 DEFAULT_METHOD = "clpu-live"
 
-#: No integer setting is larger than this.
-LARGEST = 2**53
+#: The largest integer that a setting may have.
+MAX_INTEGER = 2**53
 
 
 def setting(
@@ -137,8 +137,8 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
         value = value.item()
     if field.metadata.get("auto") and isinstance(value, str) and value == "auto":
         return value
-    if type(value) is int and abs(value) > LARGEST:
-        raise BadSetting(f"{name} is beyond {LARGEST}")
+    if type(value) is int and abs(value) > MAX_INTEGER:
+        raise BadSetting(f"{name} is beyond {MAX_INTEGER}")
     if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:
@@ -168,9 +168,9 @@ def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
     if kind is int and type(value) is int:  # one layer
         value = (value,)
     if isinstance(value, (tuple, list)):
-        if kind is int and value and all(type(v) is int and 0 < v < LARGEST for v in value):
+        if kind is int and value and all(type(v) is int and 0 < v < MAX_INTEGER for v in value):
             return tuple(value)
-        if kind is float and all(type(v) in (int, float) and abs(v) < LARGEST for v in value):
+        if kind is float and all(type(v) in (int, float) and abs(v) < MAX_INTEGER for v in value):
             return tuple(float(v) for v in value)
     wanted = "one or more positive integers" if kind is int else "finite numbers"
     raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

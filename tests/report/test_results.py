@@ -12,7 +12,7 @@ import pytest
 from fabricate import recipe, result, run_folder
 
 from clpu import BadRun, jsonfile
-from clpu.results import Forget, Result, read_run, result_path
+from clpu.results import ForgetResult, Result, read_run, result_path
 from clpu.runs.recipe import Recipe, read_recipe
 
 #: What a recipe may lack.
@@ -244,5 +244,5 @@ class TestRefusals:
         with pytest.raises(BadRun, match="name 6 tasks, the data have 5"):
             replace(made, requests="1R 2R 3R 4R 5R 6R")
         with pytest.raises(BadRun, match="for 3 seeds"):
-            Forget(1, "1", "", np.zeros((1, 3)), {"1": np.zeros((2, 2))}, {"1": np.zeros((2, 3))})
+            ForgetResult(1, "1", "", np.zeros((1, 3)), {"1": np.zeros((2, 2))}, {"1": np.zeros((2, 3))})
         assert isinstance(made, Recipe)

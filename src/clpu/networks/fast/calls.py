@@ -80,7 +80,7 @@ class Used:
             yield number, part
 
 
-class Plan:
+class CallPlan:
     """How the parts of a call are put together.
 
     The distinct inputs have their rows one after another, and so have the tensors that they are made of: the inputs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clpu.learning.losses import Loss
 from clpu.networks.body import PrecomputedFeatures, Tensors
-from clpu.networks.fast.calls import Plan, Used, key_of
+from clpu.networks.fast.calls import CallPlan, Used, key_of
 from clpu.networks.fast.linear import FoldedLinear, Update
 from clpu.networks.learner import Descent
 from clpu.networks.linear import Linear
@@ -35,7 +35,7 @@ def folded_learner(network: Network, descent: Descent) -> FoldedLearner | None:
 class _Call:
     """One call of `logits` in a step."""
 
-    plan: Plan
+    plan: CallPlan
     used: list[Used]
     activations: list[Tensor]
     scale: float
@@ -62,7 +62,7 @@ class FoldedLearner:
         self.heads = {t: FoldedLinear.of(h, f"head {t}", transpose=True) for t, h in network.heads.items()}
         for task, head in self.heads.items():
             head.trained = task in self.trained
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, CallPlan] = {}
         self._stacks: dict[tuple[str, ...], FoldedLinear] = {}
         self._calls: list[_Call] = []
         self._parameters: Tensors = {}
@@ -85,7 +85,7 @@ class FoldedLearner:
         inputs = list({id(x): x for _, x in parts}.values())
         key = key_of(parts, inputs)
         if key not in self._plans:
-            self._plans[key] = Plan(parts, inputs)
+            self._plans[key] = CallPlan(parts, inputs)
         plan = self._plans[key]
         with torch.no_grad():
             number = sum(call.plan is plan for call in self._calls)
