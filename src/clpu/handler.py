@@ -1,4 +1,4 @@
-"""What a request makes of a state, and what a state answers: everything an agent computes."""
+"""Everything that an agent computes: the new state after a request, and the answers of a state."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Handler:
             return method.forget(state, request.task)
 
     def outcome(self, before: State, after: State, task: str) -> Outcome:
-        """How well the remembered tasks and this one are known in two states, on the examples in memory."""
+        """Compare two states by their accuracy on the memories of the remembered tasks and of this one."""
         method, changes = self.build(self.settings), {}
         with self.computing():
             for name in sorted({*after.remembered, task}):
@@ -134,7 +134,7 @@ class Handler:
         return Outcome(changes)
 
     def _trained(self, work: Callable[[Method], State], settings: Any, adapts: bool) -> tuple[State, Any]:
-        """What training gives, and the settings it took: if it diverges, a learning rate that adapts is lowered."""
+        """Train, and return the state and the settings used: a learning rate that adapts is lowered on divergence."""
         for attempt in range(auto.ATTEMPTS):
             try:
                 return work(self.build(settings)), settings
@@ -147,7 +147,7 @@ class Handler:
     def _calibrated(self, state: State, task: str, x: Tensor) -> State:
         """The state with what a task needs to recognise its own inputs; nothing where single records can be forgotten.
 
-        (The calibration would remember them; such a method brings `scores` of its own.)
+        (The calibration would remember them; such a method defines its own `scores`.)
         """
         if self.intake.single:
             return state
@@ -166,9 +166,9 @@ class Handler:
             return self.build_for(state, task).logits(state, task, inputs, classes)
 
     def scores(self, state: State, x: Any) -> Tensor:
-        """How likely inputs belong to each pair (task, label) and to none, as logarithms up to a constant."""
+        """Log-likelihoods, up to a constant, that inputs belong to each pair (task, label) or to none."""
         if not state.tasks:
-            raise UnknownTask("no task is active, so there is nothing to tell apart; learn one first")
+            raise UnknownTask("no task is active, so there is nothing to choose from; learn one first")
         with self.computing(), torch.no_grad():
             return self.build(self.settings).scores(state, self.intake.inputs_by_task(state, x))
 

@@ -28,7 +28,7 @@ _UNNAMED = "the active tasks were learned from arrays without column names; hand
 
 @dataclass(frozen=True)
 class RequestData:
-    """What a user hands in: inputs, labels and, of records, people and ids; of a table, also columns to ignore."""
+    """A request's data as handed in: inputs, labels, people and ids of records and, for a table, columns to ignore."""
 
     x: Any
     y: Any
@@ -48,7 +48,7 @@ class Lesson:
 
     data: Examples
     held_out: Examples | None
-    #: What the task's facts say about its inputs: scaling, shape as given, columns.
+    #: Facts of the task about its inputs: scaling, shape as given, columns.
     facts: dict[str, Any]
 
 
@@ -72,7 +72,7 @@ class Intake:
         taught, held = self._split(data, holdout, seed, task)
         scaling = self._new_scaling(kind, taught.x)
         base = self.blueprint.base
-        # What a method sees of a base does not tell what inputs look like.
+        # The features that a method sees do not say what shape inputs have.
         shape = Inputs(data.shape).to_json() if base is not None and base.one_shape else None
         facts = {"scaling": scaling, "given": shape, "columns": columns}
         return Lesson(
@@ -150,7 +150,7 @@ class Intake:
         return (data.chosen(~held), data.chosen(held)) if held.any() else (data, None)
 
     def _expectations(self, state: State) -> tuple[Inputs | None, bool, torch.device]:
-        """What inputs look like as users hand them in, by the active tasks; whether integers are tokens; the device."""
+        """Return the inputs that the active tasks lead us to expect, whether integers are tokens, and the device."""
         base = self.blueprint.base
         if base is not None:
             given = next((task.facts.get("given") for task in state.tasks.values()), None)
@@ -161,7 +161,7 @@ class Intake:
         return inputs, self.blueprint.users, self.blueprint.device
 
     def _kind_of_scaling(self) -> str:
-        """How new tasks' numbers are scaled: "task", "fixed" or "none"."""
+        """Return how the numbers of new tasks are scaled: "task", "fixed" or "none"."""
         kind: str = getattr(self.blueprint.settings, "scaling", "auto")
         if kind == "task" and self.single:
             raise BadSetting("constants fitted to a task would remember people who leave it: use scaling='fixed'")

@@ -32,14 +32,14 @@ def setting(
     choices: Sequence[str] | None = None,
     auto: bool = False,
 ) -> Any:
-    """A dataclass field with a help text and a range; with `auto`, "auto" stands for a value that is found out."""
+    """A dataclass field with a help text and a range; with `auto`, "auto" lets clpu choose the value."""
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     return dataclasses.field(default=default, metadata={"help": help, "auto": auto, **limits})
 
 
 @dataclass(frozen=True)
 class Training:
-    """What every method has. What is "auto" follows from a task's data by the rule in `clpu.auto`."""
+    """Settings of every method that trains. A value "auto" follows from a task's data by the rule in `clpu.auto`."""
 
     epochs: int = setting("auto", "passes over a task's data", at_least=1, auto=True)
     batch_size: int = setting("auto", "maximum batch size", at_least=1, auto=True)
@@ -58,7 +58,7 @@ def setting_fields(*classes: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[], Any]] | None = None) -> S:
-    """An instance of a settings class from the values given, checked; `auto` finds out what "auto" stands for.
+    """An instance of a settings class from the values given, checked; `auto` finds the values for "auto".
 
     >>> make(Training, {"epochs": 3}).epochs
     3
@@ -101,7 +101,7 @@ def parse_value(text: str) -> Any:
         return text
 
 
-#: What other libraries call our settings.
+#: Names that other libraries have for our settings.
 ALIASES = {
     "learning_rate": "lr",
     "learning_rate_init": "lr",

@@ -57,7 +57,7 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
     )
 
 
-#: What makes a run a benchmark.
+#: The kind of run that is a benchmark.
 BENCHMARK = Kind("benchmark", RESULTS, decode_result, measure, load, combine)
 
 run = partial(folder.run, BENCHMARK)

@@ -57,7 +57,7 @@ def demo(
 
 @app.command()
 def methods(load: Load = None) -> None:
-    """List the methods, what they promise, and their settings."""
+    """List the methods, whether they forget exactly, and their settings."""
     from clpu.cli.methods import show
 
     load_files(load)

@@ -60,7 +60,7 @@ def load_source(name: str, source: bytes) -> list[str]:
 
 
 def load_again(loaded: dict[str, tuple[str, bytes]]) -> str:
-    """In a worker: load what its parent has loaded; the reason if that fails here."""
+    """In a worker: load what its parent has loaded; the reason if that fails."""
     try:
         for name, source in loaded.values():
             load_source(name, source)

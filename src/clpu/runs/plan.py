@@ -127,7 +127,7 @@ def keep_features(network: str, dataset: str) -> None:
 
 
 def _about(method: str) -> MethodAbout:
-    """What tables need to know about a method, so that a report does not need its class."""
+    """Describe a method for tables, so that a report does not need its class."""
     cls = METHODS[method]
     return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
 

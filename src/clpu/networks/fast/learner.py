@@ -114,8 +114,8 @@ class FoldedLearner:
     def _head(self, tasks: tuple[str, ...]) -> FoldedLinear:
         """The head of a task, or those of several as one layer of (replicas × tasks) matrices.
 
-        The heads of several tasks share their memory with that layer, unless they do so with another already, or
-        cannot descend together.
+        The heads of several tasks share their memory with that layer, unless they already share it with a different
+        one, or cannot descend together.
         """
         if len(tasks) == 1:
             return self.heads[tasks[0]]
@@ -212,7 +212,7 @@ class FoldedLearner:
 
 
 def _whole(by_input: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
-    """The gradient by the features of all inputs."""
+    """The gradient with respect to the features of all inputs."""
     known = next(g for g in by_input if g is not None)
     parts = [
         known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g for g, size in zip(by_input, sizes)
