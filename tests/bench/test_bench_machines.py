@@ -106,7 +106,7 @@ def test_another_thread_count_or_version_is_refused(folder, monkeypatch):
     for change in ({"threads": 3}, {"versions": {**here().versions, "numpy": "0.1"}}):
         monkeypatch.setattr(machine, "here", lambda device, change=change: replace(here(device), **change))
         with pytest.raises(
-            BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(here\\)"
+            BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(this machine\\)"
         ):
             run(tiny(), folder)
 
