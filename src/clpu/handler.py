@@ -75,8 +75,8 @@ class Handler:
     ) -> tuple[State, Outcome]:
         """Learn a task that the state does not have."""
         chosen = self.settings_for(settings)
-        lesson = self.intake.lesson(state, task, given, holdout, self.seeds[0])
-        data, inputs = lesson.data, inputs_of(lesson.data)
+        new_task = self.intake.new_task(state, task, given, holdout, self.seeds[0])
+        data, inputs = new_task.data, inputs_of(new_task.data)
         self.blueprint.features(inputs, self.seeds)
         if getattr(chosen, "augment", "none") != "none" and len(inputs.shape) != 3:
             raise BadData(f"augmentation needs images (channels, height, width), got inputs of shape {inputs.shape}")
@@ -88,13 +88,13 @@ class Handler:
         with self.computing():
             new, used = self._trained(work, dataclasses.replace(chosen, **found), "lr" in found)
             named = to_json({name: getattr(used, name) for name in sorted({*settings, *found})})
-            new = _with_facts(new, task, **({"settings": named} if named else {}), **lesson.facts)
+            new = _with_facts(new, task, **({"settings": named} if named else {}), **new_task.facts)
             new = self._calibrated(new, task, data.x)
             result = None
-            if lesson.held_out is not None:
+            if new_task.held_out is not None:
                 with torch.no_grad():
-                    logits = self.build(used).logits(new, task, lesson.held_out.x)
-                result = measured(logits, lesson.held_out.y, data.y)
+                    logits = self.build(used).logits(new, task, new_task.held_out.x)
+                result = measured(logits, new_task.held_out.y, data.y)
                 if not self.intake.single:  # without a person, the result would have been different
                     new = _with_facts(new, task, held_out=result.to_json())
             return new, dataclasses.replace(self.outcome(state, new, task), held_out=result)

@@ -43,7 +43,7 @@ class RequestData:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class NewTask:
     """A new task's data as the method sees them."""
 
     data: Examples
@@ -64,7 +64,7 @@ class Intake:
         """Whether single records can leave a task."""
         return self.method.forgets == "records"
 
-    def lesson(self, state: State, task: str, given: RequestData, holdout: float, seed: int) -> Lesson:
+    def new_task(self, state: State, task: str, given: RequestData, holdout: float, seed: int) -> NewTask:
         """Read the data of a new task, of which a share is held out."""
         kind = self._kind_of_scaling()
         given, columns = self._new_columns(state, given)
@@ -75,7 +75,7 @@ class Intake:
         # The features that a method sees do not say what shape inputs have.
         shape = Inputs(data.shape).to_json() if base is not None and base.one_shape else None
         facts = {"scaling": scaling, "given": shape, "columns": columns}
-        return Lesson(
+        return NewTask(
             replace(taught, x=scaled(taught.x, scaling)),
             None if held is None else replace(held, x=scaled(held.x, scaling)),
             {name: value for name, value in facts.items() if value},

@@ -20,6 +20,7 @@ from clpu.errors import BadData, BadRun
 from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
 from clpu.requests import Instruction, Request, Stream
+from clpu.state import Leaf
 
 T = TypeVar("T")
 
@@ -130,8 +131,7 @@ def save(path: Path, job: Job, arrays: Mapping[str, NDArray[Any]], facts: object
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], facts: str) -> str:
-    parts = {name: [str(a.dtype), a.shape, sha256(np.ascontiguousarray(a).tobytes())] for name, a in arrays.items()}
-    return sha256(canonical([facts, parts]))
+    return sha256(canonical([facts, Leaf.of_arrays(arrays).sha256]))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ from clpu.learning.batches import Examples
 from clpu.learning.memory import Memory
 from clpu.methods import Method
 from clpu.methods.networks import NetworkMethod
+from clpu.methods.plugins import is_ours
 from clpu.methods.replay import ReplayMethod
 from clpu.networks.body import Body
 from clpu.networks.learner import QuadraticPenalty
@@ -82,7 +83,7 @@ def sharing(method: type[Method], place: SharedFolder) -> type[Method]:
     ):
         return method
     bases: tuple[type, ...] = (_SharedPlain, method)
-    if issubclass(method, ReplayMethod) and _first(method, "train_with_replay").startswith("clpu."):
+    if issubclass(method, ReplayMethod) and is_ours(_first(method, "train_with_replay")):
         bases = (_SharedReplay, *bases)
     # The name, the traits and the settings are the method's own.
     made: type[Method] = type(method.__name__, bases, {"place": place, "original": method})
@@ -99,15 +100,14 @@ def _first(method: type[Method], name: str) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _is_ours(body: Body) -> bool:
-    """Whether a body is one that its tensors and the blueprint describe; a user's may depend on more."""
-    return type(body).__module__.startswith("clpu.")
-
-
 class _SharedPlain:
     """Plain training, done once for all methods that would do the same."""
 
     place: SharedFolder
+
+    def _is_custom(self: Any, body: Body) -> bool:
+        """Whether a body may depend on more than its tensors and the blueprint, as a user's may."""
+        return self.blueprint.users or not is_ours(type(body).__module__)
 
     def train_plain(
         self: Any, task: str, data: Examples, start: Network, penalty: QuadraticPenalty | None = None
@@ -116,7 +116,7 @@ class _SharedPlain:
             return NetworkMethod.train_plain(self, task, data, start, penalty)
 
         # A third task on top of others is hardly ever learned in the same way by a different method.
-        if penalty is not None or len(start.heads) > 1 or self.blueprint.users or not _is_ours(start.body):
+        if penalty is not None or len(start.heads) > 1 or self._is_custom(start.body):
             return train()
         size = getattr(self.settings, "memory", None)
         return _once(self, task, data, start, [task], train, ["plain"], {}, {size, None})
@@ -135,7 +135,7 @@ class _SharedReplay:
             trained: Trained = super(_SharedReplay, self).train_with_replay(state, task, data, network, past)  # type: ignore[misc]
             return trained
 
-        if len(past) != 1 or self.blueprint.users or not _is_ours(network.body):
+        if len(past) != 1 or self._is_custom(network.body):
             return train()
         way = [
             "replay",
