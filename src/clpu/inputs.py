@@ -193,5 +193,5 @@ def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
     if len(shapes) > 1:
         raise BadData(f"all inputs of the Dataset must have one shape, got {sorted(shapes)[:5]}")
     if any(label.size != 1 for label in labels):
-        raise BadData("the Dataset must give one label of each input")
+        raise BadData("the Dataset must give one label for each input")
     return torch.stack(inputs), np.concatenate(labels)

@@ -43,13 +43,13 @@ class Training:
 
     epochs: int = setting("auto", "passes over a task's data", at_least=1, auto=True)
     batch_size: int = setting("auto", "maximum batch size", at_least=1, auto=True)
-    optimizer: str = setting("sgd", "how parameters descend", choices=("sgd", "momentum", "adam", "adamw"))
+    optimizer: str = setting("sgd", "the optimiser", choices=("sgd", "momentum", "adam", "adamw"))
     lr: float = setting("auto", "learning rate", above=0, auto=True)
     weight_decay: float = setting("auto", "weight decay", at_least=0, auto=True)
     class_weight: str = setting(
         "none", "balanced: every class is seen equally often in training", choices=("none", "balanced")
     )
-    augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
+    augment: str = setting("none", "augmentation of images in training", choices=("none", "crop-flip"))
 
 
 def setting_fields(*classes: type) -> dict[str, dataclasses.Field[Any]]:
@@ -138,7 +138,7 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
     if field.metadata.get("auto") and isinstance(value, str) and value == "auto":
         return value
     if type(value) is int and abs(value) > MAX_INTEGER:
-        raise BadSetting(f"{name} is beyond {MAX_INTEGER}")
+        raise BadSetting(f"{name} must be at most {MAX_INTEGER} in size, got {value}")
     if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:
@@ -161,7 +161,7 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
 
 
 #: Types of settings as people call them.
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+_KINDS = {int: "an integer", float: "a number", bool: "a boolean", str: "a string"}
 
 
 def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:

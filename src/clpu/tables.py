@@ -106,7 +106,7 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
         raise BadData(f"two columns have the same name among {listed(names)}")
     columns = {str(name): np.asarray(x[name]) for name in names}
     if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
-        raise BadData("the columns of a table must be of one length, with one value per row")
+        raise BadData("the columns of a table must have the same length, with one value per row")
     return columns
 
 

@@ -172,7 +172,7 @@ class NetworkMethod(Method):
     def shared_schema(self, state: State) -> Schema:
         inputs = inputs_of_state(state)
         if inputs is None:
-            raise BadState("the shared leaf does not say what inputs look like")
+            raise BadState("the shared leaf does not describe the inputs")
         replicas, features = len(self.seeds), self.feature_count(inputs)
         heads = {
             "forgotten/*/weight?": Spec("F32", (replicas, features, None)),

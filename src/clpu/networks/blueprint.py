@@ -73,7 +73,7 @@ class Inputs:
             if type(integer) is not bool or not all(type(n) is int and 0 < n < 2**31 for n in shape):
                 raise ValueError(f"not the shape of an input: {shape!r:.80}")
         except (KeyError, TypeError, ValueError) as error:
-            raise BadState(f"a task does not say what its inputs look like: {error!s:.200}") from None
+            raise BadState(f"a task does not describe its inputs: {error!s:.200}") from None
         return cls(tuple(shape), integer)
 
 

@@ -49,7 +49,7 @@ class Origins:
     def check(self, machine: Machine, folder: Path) -> None:
         """`BadRun` if this machine may not add to what a folder holds."""
         if reason := self.refusal(machine):
-            raise BadRun(f"{folder} holds results that this machine may compute differently: {reason}")
+            raise BadRun(f"{folder} contains results that this machine may compute differently: {reason}")
 
     def admit(self, job: str, path: Path) -> str:
         """Note what computed a job that was just finished; if it must not join the others, remove it and say why."""

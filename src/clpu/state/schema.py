@@ -47,7 +47,7 @@ def check_facts(state: State) -> None:
 def _check_facts(name: str, facts: Mapping[str, Any]) -> None:
     labels, steps = facts.get("labels"), facts.get("steps", 0)
     if not isinstance(facts.get("inputs"), dict):
-        raise BadState(f"task {name!r} does not say what its inputs look like")
+        raise BadState(f"task {name!r} does not describe its inputs")
     if not isinstance(labels, list) or not labels:
         raise BadState(f"task {name!r} has no list of labels")
     if {type(label) for label in labels} not in ({int}, {bool}, {str}) or labels != sorted(set(labels)):
