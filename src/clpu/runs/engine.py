@@ -25,7 +25,7 @@ from clpu.methods import plugins
 from clpu.runs.jobs import Job, Report, TaskData, file_of
 from clpu.threads import computing_with
 
-#: A worker reports its progress once in so many steps.
+#: A worker reports its progress once per this many steps.
 STEPS_PER_REPORT = 25
 
 
@@ -49,7 +49,7 @@ Work = Callable[[Any, Sequence[TaskData], Path, Report], None]
 
 
 def here(device: str, threads: int = 1) -> machine.Machine:
-    """What computes the jobs that `run_jobs` performs: this machine, as its workers use it."""
+    """Describe this machine as the workers of `run_jobs` use it."""
     with computing_with(threads):
         return machine.here(device)
 
