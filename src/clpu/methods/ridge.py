@@ -18,8 +18,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.linalg import solve_triangular
 
-from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, expanded, quantised
+from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, exact_product, expanded, quantised
 from clpu.errors import BadData, BadState
 from clpu.io import canonical
 from clpu.learning.batches import Examples
@@ -66,34 +67,37 @@ class Sums:
         return Sums(sums.gram, sums.moments[:, alive], tuple(named[i] for i in alive))
 
     def _with(self, parts: Iterable[Records], sign: int) -> Sums:
-        """These sums, changed in place. A float32 product of 1,024 rows of 8-bit integers is exact: 1024·127² < 2²⁴."""
+        """These sums, changed in place, by up to 1,024 rows at a time."""
         waiting: list[tuple[Tensor, Tensor]] = []
 
         def add() -> None:
-            phi = torch.cat([rows for rows, _ in waiting])
+            phi = F.pad(torch.cat([rows for rows, _ in waiting]), (0, 1), value=1)
             y = torch.cat([classes for _, classes in waiting])
-            self.gram.add_((phi.mT @ phi).to(torch.int64), alpha=sign)
-            self.moments.add_((phi.mT @ F.one_hot(y, len(self.labels)).float()).to(torch.int64), alpha=sign)
+            largest = ROWS_AT_ONCE * LARGEST**2
+            self.gram.add_(exact_product(phi.mT, phi, largest), alpha=sign)
+            ones = F.one_hot(y, len(self.labels)).to(torch.int8)
+            self.moments.add_(exact_product(phi.mT, ones, largest), alpha=sign)
             waiting.clear()
 
         for part in parts:  # small leaves are summed together
             rows, classes = part.rows, torch.from_numpy(np.searchsorted(self.labels, part.labels)[part.y])
             for start in range(0, len(rows), ROWS_AT_ONCE):
-                some = torch.from_numpy(rows[start : start + ROWS_AT_ONCE].astype(np.float32))
+                some = torch.from_numpy(np.array(rows[start : start + ROWS_AT_ONCE]))
                 if sum(len(phi) for phi, _ in waiting) + len(some) > ROWS_AT_ONCE:
                     add()
-                waiting.append((F.pad(some, (0, 1), value=1.0), classes[start : start + ROWS_AT_ONCE]))
+                waiting.append((some, classes[start : start + ROWS_AT_ONCE]))
         if waiting:
             add()
         return self
 
     def weights(self, penalty: float) -> Tensor:
         """W = (G + λ·tr(G)/n)⁻¹ M in float64; the constant, whose sum of squares is n, is not penalised."""
-        gram, moments = self.gram.double(), self.moments.double()
+        gram, moments = self.gram.double().mT, self.moments.double()  # symmetric; LAPACK goes by columns
         size = penalty * (gram.diagonal()[:-1].sum() / gram[-1, -1]).clamp_min(1.0)
         gram.diagonal()[:-1].add_(size)
-        factor = torch.linalg.cholesky(gram)
-        return torch.cholesky_solve(moments, factor)
+        failed = torch.empty((), dtype=torch.int32)
+        torch.linalg.cholesky_ex(gram, check_errors=True, out=(gram, failed))  # in place: a copy would take longer
+        return solve_triangular(gram.mT, solve_triangular(gram, moments, upper=False), upper=True)
 
 
 @register
