@@ -44,6 +44,7 @@ from clpu.settings import DEFAULT_METHOD, make, refuse_unknown, setting_fields
 from clpu.state import State, Task
 from clpu.state.schema import check_state
 from clpu.threads import check_threads, computing_with
+from clpu.workers import Workers, as_workers
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Agent:
     population: independent replicas trained in lockstep, and everything it returns has a replica axis in front.
     Further keyword arguments are settings of training, method and network. `progress` is called with a
     `Progress` after every step; if it raises, the request is undone. Everything is computed with `threads`
-    threads, whatever the process uses otherwise; a different count may give a different digest.
+    threads, whatever the process uses otherwise; a different count may give a different digest. `workers` processes,
+    or `clpu.Workers` on a cluster, share the work of making features; they never change a bit.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Agent:
         seeds: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -111,6 +114,7 @@ class Agent:
         self._seeds = _seeds([seed] if seeds is None else seeds)
         self.progress = progress
         self.threads = check_threads(threads)
+        self.workers = as_workers(workers)
         self._busy = threading.Lock()
         self._request: Request | None = None
         self._state = State(
@@ -458,6 +462,7 @@ class Agent:
         method: type[Method] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> Agent:
         """An agent that continues exactly where the saved one stopped.
@@ -482,6 +487,7 @@ class Agent:
                 seeds=seeds,
                 device=device,
                 threads=threads,
+                workers=workers,
                 progress=progress,
                 **_from_plain(settings),
             )
@@ -507,7 +513,7 @@ class Agent:
         other = object.__new__(Agent)
         other._method_class, other._blueprint, other._chosen = self._method_class, self._blueprint, self._chosen
         other._seeds, other._state = self._seeds, self._state
-        other.progress, other.threads = self.progress, self.threads
+        other.progress, other.threads, other.workers = self.progress, self.threads, self.workers
         other._busy, other._request = threading.Lock(), None
         return other
 
@@ -644,7 +650,7 @@ class Agent:
         base = self._blueprint.base
         wide = base.one_shape if base else wide
         read = read_inputs(base.encoded(x) if base else x, *self._expectations(state), wide=wide)
-        return self._blueprint.features_of(read)
+        return self._blueprint.features_of(read, self.workers)
 
     def _inputs(self, state: State, task: str, x: Any) -> Tensor:
         """Inputs as the method sees them for a task; as they are, if the task is not active."""
@@ -674,7 +680,9 @@ class Agent:
         return self._settings_for(_from_plain(facts.get("settings", {})))
 
     def _built(self, settings: Any) -> Method:
-        return self._method_class(settings, self._blueprint, self._seeds, self._report)
+        method = self._method_class(settings, self._blueprint, self._seeds, self._report)
+        method.workers = self.workers
+        return method
 
     def _trained(self, work: Callable[[Method], State], settings: Any, adapts: bool) -> tuple[State, Any]:
         """What training gives, and the settings it took: if it diverges, a learning rate that adapts is lowered."""
@@ -701,7 +709,7 @@ class Agent:
         data = read_examples(given, y, *self._expectations(state), wide=wide, fewest=fewest)
         return dataclasses.replace(
             data,
-            x=self._blueprint.features_of(data.x),
+            x=self._blueprint.features_of(data.x, self.workers),
             shape=tuple(data.x.shape[1:]),
             people=() if people is None else read_people(people, len(data)),
             records=() if records is None else read_ids(records, len(data)),

@@ -23,6 +23,7 @@ from clpu.requests import Scope
 from clpu.settings import Training
 from clpu.state import Leaf, State, Task
 from clpu.state.schema import Schema
+from clpu.workers import ONE
 
 #: The methods by name, in the order in which tables list them.
 METHODS: dict[str, type[Method]] = {}
@@ -84,6 +85,8 @@ class Method(ABC):
         self.seeds = tuple(seeds)
         self.device = blueprint.device
         self.progress = progress
+        #: Who shares the work of a request, where a method can divide it.
+        self.workers = ONE
 
     # What a method defines
 

@@ -12,25 +12,32 @@ the weights W = (G + λ·tr(G)/n)⁻¹ M of n records are derived from them, in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.linalg import solve_triangular
 
+from clpu.bases.base import OneAtATime
 from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, exact_product, expanded, quantised
 from clpu.errors import BadData, BadState
 from clpu.io import canonical
 from clpu.learning.batches import Examples
 from clpu.methods.base import Method, inputs_of, known_classes, register
+from clpu.networks.blueprint import Blueprint
 from clpu.requests import Label, Scope
 from clpu.settings import setting
 from clpu.state import Leaves, People, Records, State, Task
 from clpu.state.records import IDS, SCHEMA, ids_of
 from clpu.state.schema import Schema
 from clpu.threads import computing_with
+
+#: How many rows a worker sums at a time.
+ROWS_PER_WORKER = 256 * ROWS_AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,34 @@ class Sums:
         failed = torch.empty((), dtype=torch.int32)
         torch.linalg.cholesky_ex(gram, check_errors=True, out=(gram, failed))  # in place: a copy would take longer
         return solve_triangular(gram.mT, solve_triangular(gram, moments, upper=False), upper=True)
+
+
+def in_pieces(parts: Iterable[Records], rows: int) -> list[list[Records]]:
+    """Records without their ids, in pieces of at most so many rows, for workers to sum."""
+    pieces: list[list[Records]] = [[]]
+    for part in parts:
+        start = 0
+        while start < len(part):
+            room = rows - sum(map(len, pieces[-1]))
+            pieces[-1].append(Records(part.rows[start : start + room], part.y[start : start + room], part.labels))
+            start += room
+            if sum(map(len, pieces[-1])) == rows:
+                pieces.append([])
+    return [piece for piece in pieces if piece]
+
+
+def _sums(setup: tuple[int, tuple[Label, ...]], parts: list[Records]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """In a worker: the sums over some records."""
+    sums = Sums.of(parts, *setup)
+    return sums.gram.numpy(), sums.moments.numpy()
+
+
+def _module_features(setup: tuple[Any, dict[str, Any], tuple[int, ...]], x: NDArray[Any]) -> NDArray[Any]:
+    """In a worker: what a user's module makes of some inputs."""
+    module, options, seeds = setup
+    ridge = Ridge(RidgeSettings(), Blueprint(module, options, torch.device("cpu")), seeds)
+    with torch.no_grad():
+        return ridge.module_features(torch.from_numpy(np.array(x))).numpy()
 
 
 @register
@@ -181,11 +216,19 @@ class Ridge(Method):
         if base is not None:
             rows = quantised(x, base.scale, base.root)
         else:
-            with computing_with(1):  # one at a time: a batch may change the last bits of its rows
-                network = self.fresh_network(inputs_of(x), None)
-                features = torch.cat([network.features(one)[0] for one in x.split(1)])
-            rows = quantised(features, self.settings.scale)
+            rows = quantised(self.module_features(x), self.settings.scale)
         return expanded(rows, self.settings.expand) if self.settings.expand else rows
+
+    def module_features(self, x: Tensor) -> Tensor:
+        """What a user's module makes of inputs, one at a time: a batch may change the last bits of its rows."""
+        pieces = [piece.cpu().numpy() for piece in x.split(OneAtATime.at_once)]
+        if self.workers.share(pieces):
+            setup = self.blueprint.modules(self.seeds)[0], asdict(self.blueprint.settings), self.seeds
+            made = dict(self.workers.map(_module_features, setup, pieces, alike=True))
+            return torch.from_numpy(np.concatenate([made[number] for number in range(len(pieces))]))
+        with computing_with(1):
+            network = self.fresh_network(inputs_of(x), None)
+            return torch.cat([network.features(one)[0] for one in x.split(1)])
 
     def records(self, data: Examples) -> dict[People, Records]:
         """The records of some data, by the people that they are about."""
@@ -212,9 +255,16 @@ class Ridge(Method):
         return task.records.derived("sums", lambda: self.full_sums(task))
 
     def full_sums(self, task: Task) -> Sums:
-        """The sums, from all rows."""
+        """The sums, from all rows, in whatever order workers make them."""
         parts = [Records.of_leaf(leaf) for leaf in task.people.values()]
-        return Sums.of(parts, parts[0].rows.shape[1], task.labels)
+        features, pieces = parts[0].rows.shape[1], in_pieces(parts, ROWS_PER_WORKER)
+        if not self.workers.share(pieces):
+            return Sums.of(parts, features, task.labels)
+        total = Sums.of([], features, task.labels)
+        for _, (gram, moments) in self.workers.map(_sums, (features, task.labels), pieces):
+            total.gram.add_(torch.from_numpy(np.array(gram)))
+            total.moments.add_(torch.from_numpy(np.array(moments)))
+        return total
 
     def joint_sums(self, state: State) -> Sums:
         """The sums over the records of all tasks, with a label for each task and label."""
