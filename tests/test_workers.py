@@ -136,33 +136,51 @@ def test_any_number_of_workers_gives_the_bits_of_none(small_pieces, network, cou
     assert result(count, network) == result(1, network)
 
 
+@pytest.fixture
+def by_value():
+    """This module is sent to Ray's workers, which could not import it."""
+    ray = pytest.importorskip("ray")
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield ray
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
 @pytest.mark.ray
-class TestRay:
-    @pytest.fixture(scope="class", autouse=True)
-    def cluster(self):
-        ray = pytest.importorskip("ray")
-        options = {"automatic_object_spilling_enabled": False}
-        ray.init(
-            num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", _system_config=options
-        )
-        yield
-        ray.shutdown()
+def test_a_cluster_that_is_started_for_a_request_ends_with_it(by_value):
+    ray = by_value
+    assert not ray.is_initialized()
+    assert dict(Workers(2, "ray").map(slowest_first, 0.01, [0, 1, 2])) == {0: 0, 1: 10, 2: 20}
+    assert not ray.is_initialized()
 
-    @pytest.mark.parametrize("count", [2, 4])
-    def test_a_cluster_gives_the_bits_of_one_process(self, small_pieces, count):
-        assert result(Workers(count, "ray")) == result(1)
 
-    @pytest.mark.parametrize("count", [2, 4])
-    def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_bits(self, small_pieces, fatal, count):
-        alone = result(1, fatal)
-        assert result(Workers(count, "ray"), fatal) == alone
-        assert Path(fatal.flag).exists(), "no worker was killed"
+@pytest.fixture(scope="module")
+def cluster():
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
 
-    def test_errors_of_workers_are_raised_here(self):
-        with pytest.raises(clpu.BadData, match="piece 1 is bad"):
-            list(Workers(2, "ray").map(refuse_the_second, None, [0, 1]))
-        with pytest.raises(clpu.WorkerFailed, match="cluster"):
-            list(Workers(2, "ray").map(die, None, [0, 1]))
+
+@pytest.mark.ray
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_cluster_gives_the_bits_of_one_process(cluster, small_pieces, count):
+    assert result(Workers(count, "ray")) == result(1)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_bits(cluster, by_value, small_pieces, fatal, count):
+    alone = result(1, fatal)
+    assert result(Workers(count, "ray"), fatal) == alone
+    assert Path(fatal.flag).exists(), "no worker was killed"
+
+
+@pytest.mark.ray
+def test_errors_of_workers_on_a_cluster_are_raised_here(cluster, by_value):
+    with pytest.raises(clpu.BadData, match="piece 1 is bad"):
+        list(Workers(2, "ray").map(refuse_the_second, None, [0, 1]))
+    with pytest.raises(clpu.WorkerFailed, match="cluster"):
+        list(Workers(2, "ray").map(die, None, [0, 1]))
 
 
 def slowest_first(pause, piece):

@@ -56,6 +56,7 @@ def answers(
                 try:
                     found = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-                    raise WorkerFailed(f"a worker on the cluster failed: {reason}") from None
+                    lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+                    reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
+                    raise WorkerFailed(f"a worker on the cluster failed: {reason:.300}") from None
                 yield number, found
