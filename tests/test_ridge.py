@@ -355,6 +355,12 @@ def test_too_many_records_for_64_bits_are_refused(monkeypatch):
     with pytest.raises(clpu.BadData, match="64 bits"):
         agent.learn("1", *data())
     assert agent.digest() == before
+    agent.learn("1", *data(5))
+    before = agent.digest()
+    for request, task in ((agent.add, "1"), (agent.learn, "2")):  # without a task, the sums of all tasks are added
+        with pytest.raises(clpu.BadData, match="64 bits"):
+            request(task, *data(5, seed=1))
+    assert agent.digest() == before
 
 
 def test_what_is_held_about_a_person_is_shown_and_gone_after_the_forget():

@@ -169,10 +169,12 @@ class Ridge(Method):
             merged = Records.of_leaf(leaves[people]).joined(records) if people in leaves else records
             leaves[people] = merged.to_leaf()
         after = before.with_records(leaves)
-        if sum(len(leaf.array("y")) for leaf in after.people.values()) * LARGEST**2 >= 2**62:
+        whole = state.with_task(task, after)
+        leaves_of_all = [leaf for one in whole.tasks.values() for leaf in one.people.values()]
+        if sum(leaf.specs["y"].shape[0] or 0 for leaf in leaves_of_all) * LARGEST**2 >= 2**63:
             raise BadData("the sums of so many records would not fit into 64 bits")
         self.carry(before, after, new.values(), 1)
-        return state.with_task(task, after)
+        return whole
 
     def forget_records(self, state: State, scope: Scope) -> State:
         found = state.held(scope)
