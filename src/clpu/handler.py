@@ -22,6 +22,7 @@ from clpu.requests import Request
 from clpu.settings import from_json, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State
 from clpu.threads import computing_with
+from clpu.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,13 @@ class Handler:
     settings: Any
     seeds: tuple[int, ...]
     threads: int
+    workers: Workers
     #: Called with the phase of a request, the step, and the number of steps.
     report: Callable[[str, int, int], None]
 
     @property
     def intake(self) -> Intake:
-        return Intake(self.method, self.blueprint)
+        return Intake(self.method, self.blueprint, self.workers)
 
     # Settings and methods
 
@@ -55,7 +57,9 @@ class Handler:
 
     def build(self, settings: Any) -> Method:
         """The method with these settings."""
-        return self.method(settings, self.blueprint, self.seeds, self.report)
+        method = self.method(settings, self.blueprint, self.seeds, self.report)
+        method.workers = self.workers
+        return method
 
     def build_for(self, state: State, task: str | None = None) -> Method:
         """The method with the settings that a task was learned with, or with the agent's."""
