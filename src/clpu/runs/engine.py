@@ -153,7 +153,7 @@ def _in_workers(
     nice: bool,
 ) -> dict[str, str]:
     context = torch.multiprocessing.get_context("spawn")
-    setup = [_shared(task) for task in data], folder, work, nice
+    setup = [in_shared_memory(task) for task in data], folder, work, nice
     waiting, failures = list(jobs), {}
     workers: list[_Worker] = []
     try:
@@ -196,7 +196,8 @@ def _lower_priority() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="utf-8")
 
 
-def _shared(task: TaskData) -> TaskData:
+def in_shared_memory(task: TaskData) -> TaskData:
+    """Move the tensors of a task into shared memory."""
     for tensor in (task.train_x, task.train_y, task.test_x, task.test_y):
         tensor.share_memory_()
     return task
