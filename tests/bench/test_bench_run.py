@@ -392,7 +392,7 @@ def test_the_estimated_work_grows_with_what_a_method_does():
 
 def test_data_are_shared_between_processes_not_copied():
     data = TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))
-    assert all(t.is_shared() for t in vars(engine._shared(data)).values() if isinstance(t, torch.Tensor))
+    assert all(t.is_shared() for t in vars(engine.in_shared_memory(data)).values() if isinstance(t, torch.Tensor))
 
 
 def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):

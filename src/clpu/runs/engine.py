@@ -136,7 +136,7 @@ def _in_workers(
     work: Work,
     nice: bool,
 ) -> dict[str, str]:
-    setup = dict(plugins.LOADED), [_shared(task) for task in data], folder, work, nice
+    setup = dict(plugins.LOADED), [in_shared_memory(task) for task in data], folder, work, nice
     waiting, failures = list(jobs), {}
     workers: list[Process] = []
     try:
@@ -174,7 +174,8 @@ def _lower_priority() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="utf-8")
 
 
-def _shared(task: TaskData) -> TaskData:
+def in_shared_memory(task: TaskData) -> TaskData:
+    """Move the tensors of a task into shared memory."""
     for tensor in (task.train_x, task.train_y, task.test_x, task.test_y):
         tensor.share_memory_()
     return task

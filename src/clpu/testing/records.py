@@ -114,3 +114,14 @@ def single_records_are_refused(method: type[Method], on: Setup = MLP) -> None:
         (BadRequest, lambda: agent.learn("3", x, y, people=["ann"] * len(y))),
     ]
     check_refused(agent, refused)
+
+
+#: For methods that forget records.
+CHECKS = (
+    forgotten_records_leave_no_trace,
+    the_order_of_records_is_not_state,
+    forgetting_records_is_removing_rows,
+    records_continue_from_bytes_in_a_fresh_process,
+    refused_records_change_nothing,
+    one_label_alone_is_legal,
+)

@@ -62,3 +62,13 @@ def answers_for_a_task_come_from_its_own_leaf_and_the_shared_one(method: type[Me
         alone = on.restored(method, agent.state().only(task))
         x = on.task(task)[0]
         assert torch.equal(alone.logits(task, x), agent.logits(task, x)), f"{task} needs other tasks for its answers"
+
+
+#: For every method.
+CHECKS = (
+    state_survives_a_round_trip_and_resumes,
+    requests_continue_from_bytes_in_a_fresh_process,
+    nothing_is_kept_outside_the_state,
+    a_request_leaves_its_state_alone,
+    answers_for_a_task_come_from_its_own_leaf_and_the_shared_one,
+)
