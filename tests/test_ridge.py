@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -151,6 +152,34 @@ def test_probabilities_order_as_scores_do_and_a_certain_answer_is_nearly_one():
     p = agent.predict("1", x)
     assert (p.argmax(1) == y).mean() > 0.9
     assert p.max(1).mean() > 0.7
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_sums_of_a_task_are_carried_along_and_equal_those_of_all_its_rows(durable, tmp_path):
+    x, y = data(60)
+    people = [["ann", "bob"][: i % 3] for i in range(60)]
+    left = [i for i in range(0, 60, 3) if y[i] != 2]
+    with clpu.store.create(tmp_path / "store", "ridge") if durable else nullcontext(clpu.Agent("ridge")) as agent:
+        agent.learn("1", x, y, people=people, records=range(60))
+        agent.learn("2", x, y, people=people)
+        agent.predict("1", x[:1])
+        requests = [
+            lambda: agent.forget(person="ann"),
+            lambda: agent.forget("1", labels=[2]),
+            lambda: agent.forget("1", records=left[:2]),
+            lambda: agent.add("1", x[:5], y[:5], people=["cy"] * 5),
+            lambda: agent.forget("1", person="cy"),
+        ]
+        if durable:
+            requests.append(lambda: agent.forget_with_receipt("1", records=left[2:3]))
+        for request in requests:
+            request()
+            task = agent.state().tasks["1"]
+            carried, full = task.records.known("sums"), agent.new_method().full_sums(task)
+            assert carried.labels == full.labels
+            assert torch.equal(carried.gram, full.gram)
+            assert torch.equal(carried.moments, full.moments)
+        assert agent.state().tasks["2"].records.known("sums") is None, "made before anybody asked"
 
 
 PEOPLE = [f"p{i}" for i in range(5)]

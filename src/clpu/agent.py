@@ -453,8 +453,11 @@ class Agent:
             self._busy.release()
 
     def _commit(self, state: State, request: Request) -> None:
-        """Swap a complete new state in."""
-        self._state = state
+        """Swap a complete new state in, with what can be derived from the one before."""
+        try:
+            self._handler.take_along(self._state, state, request)
+        finally:
+            self._state = state
 
     def _meaning(self, request: Request) -> str:
         return meaning(request, self.tasks, self.forgets)

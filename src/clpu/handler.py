@@ -18,7 +18,7 @@ from clpu.intake import Intake, RequestData
 from clpu.methods import Method, familiarity, inputs_of
 from clpu.networks.blueprint import Blueprint
 from clpu.outcome import Change, Outcome
-from clpu.requests import Request
+from clpu.requests import Instruction, Request
 from clpu.settings import from_json, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State
 from clpu.threads import computing_with
@@ -124,6 +124,12 @@ class Handler:
             if request.parts:
                 return method.forget_records(state, request.scope)
             return method.forget(state, request.task)
+
+    def take_along(self, before: State, after: State, request: Request) -> None:
+        """Spare the new state work that was done for the old one, where records were forgotten."""
+        if request.instruction is Instruction.FORGET and request.parts:
+            with self.computing():
+                self.build(self.settings).take_along(before, after, request.scope)
 
     def outcome(self, before: State, after: State, task: str) -> Outcome:
         """Compare two states by their accuracy on the memories of the remembered tasks and of this one."""

@@ -122,6 +122,9 @@ class Method(ABC):
         """The state without the records that a scope names, for methods that forget records."""
         return state.without(**scope.keywords())
 
+    def take_along(self, before: State, after: State, scope: Scope) -> None:
+        """Derive in memory for a state without some records what is known about the state before; optional."""
+
     @abstractmethod
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
         """Outputs (replicas, n, classes) for inputs (n, *input), from `shared` and the task's own leaf.

@@ -176,15 +176,14 @@ class Ridge(Method):
         self.carry(before, after, new.values(), 1)
         return whole
 
-    def forget_records(self, state: State, scope: Scope) -> State:
-        found = state.held(scope)
-        after = state.removing(found)
+    def take_along(self, before: State, after: State, scope: Scope) -> None:
+        """The sums, without the part of the records that are gone."""
+        known = [name for name in after.tasks if before.tasks[name].records.known("sums") is not None]
         gone: dict[str, list[Records]] = {}
-        for held in found:
+        for held in before.held(scope) if known else []:
             gone.setdefault(held.task, []).append(held.records.chosen(held.chosen))
-        for name in gone.keys() & after.tasks.keys():
-            self.carry(state.tasks[name], after.tasks[name], gone[name], -1)
-        return after
+        for name in gone.keys() & {*known}:
+            self.carry(before.tasks[name], after.tasks[name], gone[name], -1)
 
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
         known_classes(state, task, classes)
