@@ -52,8 +52,8 @@ def known(key: str) -> dict[bytes, NDArray[np.float32]]:
 
 def hash_of(record: Tensor) -> bytes:
     """A hash of one input's type, shape and bytes."""
-    about = f"{record.dtype} {tuple(record.shape)}".encode()
-    return hashlib.blake2b(record.contiguous().numpy().tobytes(), digest_size=_HASH, salt=about[:16]).digest()
+    about = f"{record.dtype} {tuple(record.shape)}\n".encode()
+    return hashlib.blake2b(about + record.cpu().contiguous().numpy().tobytes(), digest_size=_HASH).digest()
 
 
 def prepare(
