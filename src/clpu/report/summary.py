@@ -218,11 +218,12 @@ def _per_seed(values: Floats, rng: np.random.Generator) -> Estimate:
 
 def _privacy(ijsd: Floats, ajsd: Floats, intervals: PairIntervals, *, strict: bool) -> dict[str, Estimate]:
     inner = metrics.spread_as_published(ijsd) if strict else deviation(ijsd)
+    rate = metrics.irr(ijsd, ajsd, strict=strict)
     return {
         "ijsd": Estimate(float(ijsd.mean()) if ijsd.size else NAN, inner, *intervals.ijsd),
         "ajsd": Estimate(float(ajsd.mean()), deviation(ajsd), *intervals.ajsd),
         "js_ratio": Estimate(metrics.js_ratio(ijsd, ajsd), NAN, *intervals.js_ratio),
-        "irr": Estimate(metrics.irr(ijsd, ajsd, strict=strict), NAN, *intervals.irr),
+        "irr": Estimate(rate, NAN, *intervals.irr) if not math.isnan(rate) else Estimate(NAN),
     }
 
 

@@ -246,11 +246,9 @@ def _markdown_table(rows: Sequence[Row]) -> str:
 def _markdown_comparison(rows: Sequence[Row]) -> str:
     def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
         ours = formatting.number(row.comparable(key).value)
-        if key not in row.paper:
-            return ours
         return f"{ours} / {formatting.number(row.paper[key])} ({formatting.number(row.difference(key), sign=True)})"
 
-    return _markdown(rows, cell, {key: set() for key in METRIC_KEYS})
+    return _markdown([row for row in rows if row.paper], cell, {key: set() for key in METRIC_KEYS})
 
 
 def _markdown(
@@ -310,6 +308,8 @@ def to_latex(groups: Sequence[Group]) -> str:
     every = [row for _, rows in groups for row in rows]
     upper_bound = ", excluding the upper bound" if any(row.about.upper_bound for row in every) else ""
     shared = f"Mean and standard deviation over {count} seeds. {tex(BOLD + upper_bound)}."
+    if CLASS_INCREMENTAL in shown_metrics(every):
+        shared += " ACC is task-incremental; CI-ACC is class-incremental, over the tasks active after the last request."
     if any(mixture(run.recipe, [row.method for row in rows]) for run, rows in groups):
         shared += " Rows were computed on machines that compute differently."
     parts.append(_latex_table(groups, f"Continual learning and private unlearning. {shared}", "tab:clpu", False))
@@ -324,7 +324,8 @@ def _latex_table(groups: Sequence[Group], caption: str, label: str, published: b
         LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in keys
     )
     # Small enough for one column of an article.
-    size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
+    size, space = ("scriptsize", 1.3) if len(keys) > len(METRIC_KEYS) else ("footnotesize", 3)
+    size = f"  \\centering\\{size}\\setlength{{\\tabcolsep}}{{{space}pt}}"
     lines = [r"\begin{table}[t]", size, f"  \\begin{{tabular}}{{@{{}}l{'c' * len(keys)}@{{}}}}", r"    \toprule"]
     for number, (run, rows) in enumerate(groups):
         facts = [profile(run.recipe)] if run.recipe.overrides or len(groups) > 1 else []
