@@ -136,15 +136,17 @@ class Agent:
         temporary: bool = False,
         holdout: float = 0.0,
         ignore: Sequence[str] = (),
+        text: Sequence[str] | None = None,
         people: Any = None,
         records: Any = None,
         **settings: Any,
     ) -> Outcome:
         """Learn a new task, permanently (R) or, with `temporary`, temporarily (T).
 
-        `x` may be a torch Dataset of pairs, a DataLoader, or a data frame: then `y` may name the column of labels, and
-        `ignore` names columns to leave out. With `holdout=0.1` about a tenth of the data is not learned from but used
-        to say how good the task was learned.
+        `x` may be a torch Dataset of pairs, a DataLoader, or a data frame: then `y` may name the column of labels,
+        `ignore` names columns to leave out, and `text` those that hold text, which are not guessed where single records
+        can be forgotten. With `holdout=0.1` about a tenth of the data is not learned from but used to say how good the
+        task was learned.
 
         For methods that forget records: `people` says who each record is about, one id or a list of ids per record,
         and `records` gives each an id of its own; of a data frame, both may be names of columns. Further keyword
@@ -158,7 +160,7 @@ class Agent:
                     f"task {task!r} already exists (status {self.tasks[task]}); call keep() to make a temporary task "
                     "permanent, or relearn() to replace what it was learned from"
                 )
-            about = {"ignore": ignore, "people": people, "records": records}
+            about = {"ignore": ignore, "text": text, "people": people, "records": records}
             return self._learn(state, request, x, y, holdout, about, settings)
 
     def relearn(
@@ -169,6 +171,7 @@ class Agent:
         *,
         holdout: float = 0.0,
         ignore: Sequence[str] = (),
+        text: Sequence[str] | None = None,
         people: Any = None,
         records: Any = None,
         **settings: Any,
@@ -183,7 +186,7 @@ class Agent:
         self._meaning(Request(task, Instruction.FORGET))
         request = Request(task, Instruction(entry.status))
         with self._handling(request) as state:
-            about = {"ignore": ignore, "people": people, "records": records}
+            about = {"ignore": ignore, "text": text, "people": people, "records": records}
             return self._learn(state.without(task), request, x, y, holdout, about, settings)
 
     def _learn(
@@ -608,20 +611,22 @@ class Agent:
         return fixed(x) if scaling == "fixed" else Scaling.from_json(scaling)(x)
 
     def _new_columns(
-        self, state: State, x: Any, y: Any, ignore: Sequence[str], people: Any, records: Any
+        self, state: State, x: Any, y: Any, ignore: Sequence[str], text: Sequence[str] | None, people: Any, records: Any
     ) -> tuple[Any, Any, Any, Any, list[list[str]]]:
         """A new task's inputs, labels, people, ids and, of a table, columns, which must be the active tasks'."""
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(x):
-            if ignore or isinstance(y, str) or isinstance(people, str) or isinstance(records, str):
+            if ignore or text or isinstance(y, str) or isinstance(people, str) or isinstance(records, str):
                 raise BadData("only a table has columns to name: a data frame, or a dictionary of columns")
             if any(before):
                 raise BadData(f"{_NAMED}; hand in a table with the columns {listed(n for n, _ in before[0] or [])}")
             return x, y, people, records, []
         x, y, people, records = tables.take(x, y, ignore, people, records)
-        array, columns = tables.encode(x)
         if before and not before[0]:
             raise BadData(_UNNAMED)
+        if text is None and self.forgets == "records":
+            text = tables.text_columns(state.tasks)
+        array, columns = tables.encode(x, text=text)
         differs = tables.disagreement(before[0] or [], columns) if before else ""
         if differs:
             raise BadData(f"the columns differ from those of the active tasks: {differs}")
