@@ -320,6 +320,8 @@ class Agent:
                 raise BadData(f"request {request} brings new records, so it needs data: handle({str(request)!r}, x, y)")
             if request.parts:
                 x, y, people, records = left_in(request.parts, x, y, people, records)
+                if not len(y):  # as if the request had not been
+                    return None
             if what == "add":
                 self.add(request.task, x, y, people=people, records=records)
                 return None
@@ -432,6 +434,7 @@ class Agent:
         """What is held about a person, in one task or in all, or in one task about everybody.
 
         By task: how many records, of which labels, and the ids that they were given. `NothingHeld` if there are none.
+        Only methods that forget records know who a record is about.
         """
         state, scope = self._state, _scope(task, person, None, None)
         if task is not None:
@@ -785,9 +788,10 @@ class Agent:
 def _scope(task: Any, person: Any, labels: Any, records: Any) -> Scope:
     if task is None and (person is None or labels is not None or records is not None):
         raise BadRequest("name a task; only a person is forgotten, or shown, in every task")
-    if (labels is not None and not len(labels)) or (records is not None and not len(records)):
+    scope = Scope(task, person, () if labels is None else labels, () if records is None else records)
+    if (labels is not None and not scope.labels) or (records is not None and not scope.records):
         raise BadRequest("an empty list of labels or records names nothing")
-    return Scope(task, person, labels or (), records or ())
+    return scope
 
 
 def _pairs(state: State) -> tuple[tuple[str, Any] | None, ...]:

@@ -125,16 +125,6 @@ class TestPage:
         for fact in (paper_run.recipe.command, paper_run.recipe.data.sha256, "torch 2.13.0", "weight_decay=0.0005"):
             assert fact in text
 
-    def test_requests_about_records_and_people_have_a_title_too(self):
-        shown = environment().get_template("macros.html").module.requests(Stream("mail=spam,newsR mailA mail@p7F @p8F"))
-        titles = re.findall(r'title="([^"]*)"', shown)
-        assert titles == [
-            "remember task mail",
-            "add records to task mail",
-            "forget records of task mail",
-            "forget records of every task",
-        ]
-
     def test_what_comes_from_files_is_escaped(self, paper_run):
         evil = "<script>alert(1)</script>\"'&{{ 7 * 7 }}"
         recipe = paper_run.recipe

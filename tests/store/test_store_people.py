@@ -75,6 +75,51 @@ def test_records_of_one_task_can_be_forgotten_and_what_is_not_there_is_refused(t
         assert agent.labels("news") == (0,)
 
 
+@pytest.mark.parametrize(
+    "scope", [{"labels": []}, {"records": ()}, {"labels": np.array([], dtype=int)}], ids=["labels", "records", "array"]
+)
+def test_an_empty_list_does_not_forget_the_whole_task(tmp_path: Path, scope: dict[str, object]) -> None:
+    with create(tmp_path / "a", "ridge") as agent:
+        agent.learn("mail", *data("mail")[:2])
+        before = agent.digest()
+        with pytest.raises(clpu.BadRequest, match="names nothing"):
+            agent.forget("mail", **scope)
+        with pytest.raises(clpu.BadRequest, match="names nothing"):
+            agent.forget_with_receipt("mail", **scope)
+        assert agent.digest() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"task": "mail", "labels": []}',
+        '{"task": "mail", "records": []}',
+        '{"task": "mail", "person": null}',
+        '{"task": "mail", "labels": null}',
+        '{"task": null, "person": "ada"}',
+        '{"task": "mail", "labels": "1"}',
+    ],
+)
+def test_a_batch_with_a_condition_that_names_nothing_forgets_nothing(tmp_path: Path, line: str) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    (tmp_path / "batch").write_text(line + "\n")
+    arguments = ["forget", str(store), "--from-file", str(tmp_path / "batch")]
+    result = CliRunner().invoke(app, arguments, env={"CLPU_KEYS": str(tmp_path / "a keys")})
+    assert result.exit_code != 0
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        assert set(agent.tasks) == {"mail", "chat", "news"}
+        assert agent.show("mail")["mail"]["records"] == 30
+
+
+def test_records_of_arrays_and_generators_are_in_the_receipt_as_text(tmp_path: Path) -> None:
+    with create(tmp_path / "a", "ridge") as agent:
+        agent.learn("mail", *data("mail")[:2], records=range(30))
+        agent.forget("mail", records=(i for i in (1, 2)))
+        said = agent.forget_with_receipt("mail", records=np.array([3, 4])).statement
+        assert said["scope"] == {"task": "mail", "records": ["3", "4"]}
+        assert agent.show("mail")["mail"]["records"] == 26
+
+
 def test_people_on_the_command_line(tmp_path: Path) -> None:
     """Columns of a table say who a record is about; records are added, shown and forgotten."""
     draws = np.random.default_rng(0)

@@ -251,6 +251,9 @@ class State:
     def shown(self, scope: Scope) -> dict[str, Any]:
         """What is held of a scope: by task how many records, of which labels, about whom, and with which ids."""
         tasks: dict[str, Any] = {}
+        if scope.person is not None and self.about.get("forgets") != "records":
+            method = self.about.get("method")
+            raise BadRequest(f"{method} keeps no single records, so it cannot show those about a person; 'ridge' does")
         if scope.whole_task and not self.tasks[scope.task or ""].people:
             task = self.tasks[scope.task or ""]
             return {scope.task or "": {"status": task.status, "labels": list(task.labels), "bytes": task.size}}
