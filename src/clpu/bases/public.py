@@ -21,12 +21,14 @@ from clpu.data.loading import load
 from clpu.io import canonical, sha256, write_atomically
 
 _HASH = 16  # bytes
+#: Changes with the hash and the files, so that a table is never read by what does not understand it.
+_FORM = 2
 
 
 def key_of(name: str, weights: str, options: object) -> str:
     """What features depend on besides the record: the base, its settings, torch, and the CPU's instructions."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return sha256(canonical([name, weights, options, torch.__version__, capability]))[:24]
+    return sha256(canonical([name, weights, options, torch.__version__, capability, _FORM]))[:24]
 
 
 def folder(key: str) -> Path:

@@ -90,10 +90,13 @@ class Footprint:
     rewritten: tuple[Item, ...]
     bytes: int
     exact: bool
+    #: How many records would go; 0 if the method keeps no single ones.
+    records: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "tasks": list(self.tasks),
+            "records": self.records,
             "files_removed": len(self.removed),
             "files_rewritten": len(self.rewritten),
             "keys_destroyed": len(self.removed) + len(self.rewritten),
@@ -110,7 +113,8 @@ def footprint(stored: StoredState, scope: Scope) -> Footprint:
     size = sum(part.leaf.size for part in parts if part.leaf is not None)
     items = tuple(part.item for part in rewritten)
     tasks = tuple(sorted({item[0] for item in [*removed, *items] if item != SHARED}))
-    return Footprint(tasks, tuple(removed), items, size, exact)
+    held = stored.state.held(checked(scope)) if stored.state.about["forgets"] == "records" else []
+    return Footprint(tasks, tuple(removed), items, size, exact, sum(int(one.chosen.sum()) for one in held))
 
 
 @dataclass(frozen=True)
