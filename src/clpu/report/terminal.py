@@ -21,7 +21,7 @@ from clpu.report.summary import (
     shown_metrics,
     summarise,
 )
-from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
+from clpu.report.tables import DIGITS, WITH_SPREAD, caveats, heading, title, with_spread
 from clpu.results import Run
 
 
@@ -45,8 +45,8 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
         console.print()
     if len(runs) == 2 and (paired := paired_differences(*runs)):
         first, second = distinct(runs)
-        title = f"Paired difference in ACC, {second.name} − {first.name}, in points:"
-        console.print(terminal.text(title, style="bold"))
+        paired_title = f"Paired difference in ACC, {second.name} − {first.name}, in points:"
+        console.print(terminal.text(paired_title, style="bold"))
         console.print(_paired(paired, first))
 
 
@@ -90,6 +90,5 @@ def _empty(keys: Iterable[str]) -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("Method", no_wrap=True)
     for key in keys:
-        label = f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
-        result.add_column(terminal.text(label), justify="right", no_wrap=True)
+        result.add_column(terminal.text(title(key)), justify="right", no_wrap=True)
     return result
