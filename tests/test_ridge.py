@@ -447,3 +447,21 @@ def test_methods_that_keep_no_records_do_not_say_that_nothing_is_held():
     agent.learn("1", *data(12))
     with pytest.raises(clpu.BadRequest, match="ind keeps no single records"):
         agent.show(person="ann")
+
+
+@pytest.mark.parametrize("given", [{"expand": 50}, {"scale": 8.0}], ids=str)
+def test_what_decides_about_the_rows_is_the_same_for_all_tasks(given):
+    """Further records, and questions without a task, would be answered with rows of a different kind."""
+    agent = clpu.Agent("ridge")
+    with pytest.raises(clpu.BadSetting, match="setting of the agent"):
+        agent.learn("1", *data(), **given)
+    assert agent.tasks == {}
+
+
+def test_a_task_keeps_the_penalty_that_it_was_learned_with():
+    x, y = data()
+    light, heavy = clpu.Agent("ridge"), clpu.Agent("ridge", penalty=100.0)
+    light.learn("1", x[:40], y[:40], penalty=100.0)
+    light.add("1", x[40:], y[40:])
+    heavy.learn("1", x, y)
+    assert (light.predict("1", x) == heavy.predict("1", x)).all()
