@@ -315,6 +315,7 @@ def test_what_is_held_about_a_person_is_shown_and_gone_after_the_forget():
         "mail": {"status": "R", "records": 2, "labels": {0: 1, 1: 1}, "people": ["ann", "bob"], "ids": ["10", "12"]},
     }
     assert agent.show("mail")["mail"]["records"] == 4
+    assert list(agent.show("mail")["mail"]["labels"]) == [0, 1]
     agent.forget(person="ann")
     assert agent.show("mail")["mail"] == {
         "status": "R",

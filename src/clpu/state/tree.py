@@ -261,9 +261,10 @@ class State:
             records = held.records.chosen(held.chosen)
             found = tasks.setdefault(held.task, {"status": self.tasks[held.task].status, "records": 0})
             found["records"] += len(records)
-            labels = found.setdefault("labels", {})
+            labels = found.get("labels", {})
             for label, count in records.counts().items():
                 labels[label] = labels.get(label, 0) + count
+            found["labels"] = dict(sorted(labels.items()))
             found["people"] = sorted({*found.get("people", []), *held.people})
             found["ids"] = sorted([*found.get("ids", []), *filter(None, records.ids)])
         return tasks
