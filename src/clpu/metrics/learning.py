@@ -101,7 +101,7 @@ def forgotten_accuracy(accuracy: ArrayLike, forgets: Sequence[tuple[int, int]]) 
     """Return the accuracy on each forgotten task right after the forget request, as an array [forget request, seed].
 
     `forgets` are pairs (request, task), counted from 0. The ideal is the accuracy of the counterfactual replicas: about
-    chance, 1 / classes, if the other tasks tell nothing about this one.
+    chance, 1 / classes, if the other tasks say nothing about this one.
 
     >>> forgotten_accuracy([[[0.9]], [[0.1]]], forgets=[(1, 0)])
     array([[0.1]])

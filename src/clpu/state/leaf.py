@@ -169,7 +169,7 @@ class Leaf:
             yield name, spec.dtype, [int(size or 0) for size in spec.shape], _numbers(spec.dtype, bytes(data))
 
     def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from this leaf alone, made once; a cache that is never part of the state."""
+        """Return what is derived from this leaf alone, computed once; a cache, never part of the state."""
         if name not in self._derived:
             self._derived[name] = make()
         found: V = self._derived[name]
@@ -244,7 +244,7 @@ def _numbers(dtype: str, data: bytes) -> list[Any]:
 
 def _known(dtype: str) -> str:
     if dtype not in DTYPES:
-        raise ValueError(f"tensors of type {dtype} are not used here")
+        raise ValueError(f"tensors of type {dtype} are not supported")
     return dtype
 
 

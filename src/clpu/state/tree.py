@@ -4,7 +4,7 @@
     shared    what remembered tasks share: the main network
     tasks     for each active task its status, its facts, the leaf that is its own, and the leaves of people
 
-Forgetting removes leaves, or rows of them. Digest, saved bytes, store, storage figures and audit walk this tree, tasks
+Forgetting removes leaves, or rows of them. Digest, saved bytes, store, storage sizes and audit walk this tree, tasks
 by name, so the order in which they were learned is not part of it.
 """
 
@@ -42,14 +42,14 @@ class Leaves(Mapping[People, Leaf]):
         self._derived: dict[str, Any] = {}
 
     def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from these leaves alone, made once; a cache that is never part of the state."""
+        """Return what is derived from these leaves alone, computed once; a cache, never part of the state."""
         if name not in self._derived:
             self._derived[name] = make()
         found: V = self._derived[name]
         return found
 
     def known(self, name: str) -> Any:
-        """What was derived already, or `None`."""
+        """Return what was derived already, or `None`."""
         return self._derived.get(name)
 
     def labels(self) -> list[Label]:
@@ -68,7 +68,7 @@ class Leaves(Mapping[People, Leaf]):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Records of one leaf that a scope names: `chosen` tells which of its rows."""
+    """Records of one leaf that a scope names: `chosen` says which of its rows."""
 
     task: str
     people: People
@@ -218,7 +218,7 @@ class State:
         return self.named("T")
 
     def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from this state alone, made once; a cache that is gone with the state."""
+        """Return what is derived from this state alone, computed once; a cache that disappears with the state."""
         cache: dict[str, Any] = self._derived  # type: ignore[attr-defined]
         if name not in cache:
             cache[name] = make()
@@ -249,7 +249,7 @@ class State:
         return found
 
     def shown(self, scope: Scope) -> dict[str, Any]:
-        """What is held of a scope: by task how many records, of which labels, about whom, and with which ids."""
+        """Return what is held of a scope: by task the number of records, their labels, people and ids."""
         tasks: dict[str, Any] = {}
         if scope.person is not None and self.about.get("forgets") != "records":
             method = self.about.get("method")
@@ -280,7 +280,7 @@ class State:
                 yield f"task/{quote(name, safe='')}/people/{quote(canonical(people), safe='')}", leaf
 
     def digest(self) -> str:
-        """SHA-256 of canonical JSON in which the leaves' hashes stand for the leaves."""
+        """SHA-256 of canonical JSON in which leaves are represented by their hashes."""
         return sha256(canonical({**self.described(), "leaves": {path: leaf.sha256 for path, leaf in self.leaves()}}))
 
     def described(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def an_interrupted_request_changes_nothing(method: type[Method], on: Setup = MLP
             # Hashes are memoised, so the bytes are compared.
             assert agent.state().to_bytes() == before, f"{request}, stopped half-way, left something behind"
         else:
-            raise AssertionError(f"{request} went on after a KeyboardInterrupt")
+            raise AssertionError(f"{request} continued after a KeyboardInterrupt")
 
 
 def keeping_twice_changes_nothing(method: type[Method], on: Setup = MLP) -> None:

@@ -69,7 +69,7 @@ def forgetting_is_removing_the_task(method: type[Method], on: Setup = MLP) -> No
 
 
 def what_was_forgotten_leaves_a_trace(method: type[Method], on: Setup = MLP) -> None:
-    """For methods that are not exact: shows that the exactness check can fail, and that the trait is honest."""
+    """For methods that are not exact: shows that the exactness check can fail, and that the trait is true."""
     different = [
         text
         for text in FORGETFUL
