@@ -26,6 +26,7 @@ LAYERS = (
     ("networks",),
     ("bases",),
     ("learning", "data"),
+    ("workers",),
     ("state", "settings", "machine", "terminal", "tables"),
     ("labels",),
     ("requests", "threads", "jsonfile", "isolation", "scaling", "auto", "holdout"),

@@ -40,6 +40,7 @@ from clpu.restoring import check_about, check_restored, read_about, read_state
 from clpu.settings import DEFAULT_METHOD, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State, Task
 from clpu.threads import check_threads
+from clpu.workers import Workers, as_workers
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Agent:
     population: independent replicas trained in lockstep, and everything it returns has a replica axis in front.
     Further keyword arguments are settings of training, method and network. `progress` is called with a
     `Progress` after every step; if it raises, the request is undone. Everything is computed with `threads`
-    threads, whatever the process uses otherwise; a different count may give a different digest.
+    threads, whatever the process uses otherwise; a different count may give a different digest. `workers` processes,
+    or `clpu.Workers` on a cluster, share the work of making features; they never change a bit.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Agent:
         seeds: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -105,6 +108,7 @@ class Agent:
         self._seeds = check_seeds([seed] if seeds is None else seeds)
         self.progress = progress
         self.threads = check_threads(threads)
+        self.workers = as_workers(workers)
         self._busy = threading.Lock()
         self._request: Request | None = None
         self._state = State(
@@ -384,6 +388,7 @@ class Agent:
         method: type[Method] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> Agent:
         """An agent that continues exactly where the saved one stopped.
@@ -400,6 +405,7 @@ class Agent:
                 seeds=seeds,
                 device=device,
                 threads=threads,
+                workers=workers,
                 progress=progress,
                 **settings,
             )
@@ -415,7 +421,7 @@ class Agent:
         other = object.__new__(Agent)
         other._method_class, other._blueprint, other._chosen = self._method_class, self._blueprint, self._chosen
         other._seeds, other._state = self._seeds, self._state
-        other.progress, other.threads = self.progress, self.threads
+        other.progress, other.threads, other.workers = self.progress, self.threads, self.workers
         other._busy, other._request = threading.Lock(), None
         return other
 
@@ -431,7 +437,8 @@ class Agent:
 
     @property
     def _handler(self) -> Handler:
-        return Handler(self._method_class, self._blueprint, self._chosen, self._seeds, self.threads, self._report)
+        computing = self.threads, self.workers, self._report
+        return Handler(self._method_class, self._blueprint, self._chosen, self._seeds, *computing)
 
     @contextmanager
     def _handling(self, request: Request) -> Iterator[State]:
@@ -446,8 +453,11 @@ class Agent:
             self._busy.release()
 
     def _commit(self, state: State, request: Request) -> None:
-        """Swap a complete new state in."""
-        self._state = state
+        """Swap a complete new state in, with what can be derived from the one before."""
+        try:
+            self._handler.take_along(self._state, state, request)
+        finally:
+            self._state = state
 
     def _meaning(self, request: Request) -> str:
         return meaning(request, self.tasks, self.forgets)

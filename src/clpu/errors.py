@@ -78,5 +78,9 @@ class BadReceipt(Error, ValueError):
     """A receipt is not one of ours, was changed after it was signed, or was signed by a different store."""
 
 
+class WorkerFailed(Error, RuntimeError):
+    """Worker processes failed or died, again and again, or compute differently; the agent is as it was before."""
+
+
 class MissingPackage(Error, ImportError):
     """An optional package is needed for this and is not installed."""

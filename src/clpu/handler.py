@@ -18,10 +18,11 @@ from clpu.intake import Intake, RequestData
 from clpu.methods import Method, familiarity, inputs_of
 from clpu.networks.blueprint import Blueprint
 from clpu.outcome import Change, Outcome
-from clpu.requests import Request
+from clpu.requests import Instruction, Request
 from clpu.settings import from_json, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State
 from clpu.threads import computing_with
+from clpu.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,13 @@ class Handler:
     settings: Any
     seeds: tuple[int, ...]
     threads: int
+    workers: Workers
     #: Called with the phase of a request, the step, and the number of steps.
     report: Callable[[str, int, int], None]
 
     @property
     def intake(self) -> Intake:
-        return Intake(self.method, self.blueprint)
+        return Intake(self.method, self.blueprint, self.workers)
 
     # Settings and methods
 
@@ -55,7 +57,9 @@ class Handler:
 
     def build(self, settings: Any) -> Method:
         """The method with these settings."""
-        return self.method(settings, self.blueprint, self.seeds, self.report)
+        method = self.method(settings, self.blueprint, self.seeds, self.report)
+        method.workers = self.workers
+        return method
 
     def build_for(self, state: State, task: str | None = None) -> Method:
         """The method with the settings that a task was learned with, or with the agent's."""
@@ -120,6 +124,12 @@ class Handler:
             if request.parts:
                 return method.forget_records(state, request.scope)
             return method.forget(state, request.task)
+
+    def take_along(self, before: State, after: State, request: Request) -> None:
+        """Spare the new state work that was done for the old one, where records were forgotten."""
+        if request.instruction is Instruction.FORGET and request.parts:
+            with self.computing():
+                self.build(self.settings).take_along(before, after, request.scope)
 
     def outcome(self, before: State, after: State, task: str) -> Outcome:
         """Compare two states by their accuracy on the memories of the remembered tasks and of this one."""

@@ -21,6 +21,7 @@ from clpu.methods.networks import inputs_of_state
 from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.scaling import Scaling, fixed, fixed_columns
 from clpu.state import State
+from clpu.workers import Workers
 
 _NAMED = "the active tasks were learned from named columns"
 _UNNAMED = "the active tasks were learned from arrays without column names; hand in an array with columns in that order"
@@ -58,6 +59,7 @@ class Intake:
 
     method: type[Method]
     blueprint: Blueprint
+    workers: Workers
 
     @property
     def single(self) -> bool:
@@ -116,7 +118,7 @@ class Intake:
         base = self.blueprint.base
         wide = base.one_shape if base else wide
         read = read_inputs(base.encoded(x) if base else x, *self._expectations(state), wide=wide)
-        return self.blueprint.features_of(read)
+        return self.blueprint.features_of(read, self.workers)
 
     def _examples(self, state: State, given: RequestData, kind: str = "none") -> Examples:
         """A request's data, checked, before a kind of scaling."""
@@ -132,7 +134,7 @@ class Intake:
         data = read_examples(x, given.y, *self._expectations(state), wide=wide, fewest=fewest)
         return replace(
             data,
-            x=self.blueprint.features_of(data.x),
+            x=self.blueprint.features_of(data.x, self.workers),
             shape=tuple(data.x.shape[1:]),
             people=() if people is None else read_people(people, len(data)),
             records=() if records is None else read_ids(records, len(data)),

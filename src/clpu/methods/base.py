@@ -24,6 +24,7 @@ from clpu.requests import Scope
 from clpu.settings import Training
 from clpu.state import Leaf, State, Task
 from clpu.state.schema import Schema
+from clpu.workers import ONE
 
 #: The methods by name, in the order in which tables list them.
 METHODS: dict[str, type[Method]] = {}
@@ -96,6 +97,8 @@ class Method(ABC):
         self.seeds = tuple(seeds)
         self.device = blueprint.device
         self.progress = progress
+        #: Who shares the work of a request, where a method can divide it.
+        self.workers = ONE
 
     # To be defined by a method
 
@@ -118,6 +121,9 @@ class Method(ABC):
     def forget_records(self, state: State, scope: Scope) -> State:
         """The state without the records that a scope names, for methods that forget records."""
         return state.without(**scope.keywords())
+
+    def take_along(self, before: State, after: State, scope: Scope) -> None:
+        """Derive in memory for a state without some records what is known about the state before; optional."""
 
     @abstractmethod
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:

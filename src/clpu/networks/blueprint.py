@@ -27,6 +27,7 @@ from clpu.networks.resnet import ResNet18
 from clpu.settings import make, setting
 from clpu.state import Leaf
 from clpu.state.leaf import DTYPES
+from clpu.workers import ONE, Workers
 
 CODES = {getattr(torch, name): code for code, name in DTYPES.items()}
 
@@ -139,12 +140,12 @@ class Blueprint:
         """Whether the network is a user's module."""
         return self._given is not None or self.name in FACTORIES
 
-    def features_of(self, x: Tensor) -> Tensor:
+    def features_of(self, x: Tensor, workers: Workers = ONE) -> Tensor:
         """Return inputs (n, *input) as methods see them: a base's features of them, or the inputs themselves."""
         if self.base is None:
             return x
         with torch.no_grad():
-            features = self.base.features(x.cpu())
+            features = bases.features_by(workers, self.base, self.name, self.settings, x.cpu())
         if not bool(features.isfinite().all()):
             raise BadData(f"{self.name} gives NaN or infinity for some of these inputs")
         return features.to(self.device)
