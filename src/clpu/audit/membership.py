@@ -74,5 +74,5 @@ def _attack(name: str, scores: Scores, *, two_sided: bool, shadows: int) -> Atta
 
 
 def _bounded(confidence: ArrayLike) -> Floats:
-    """Saturated outputs (p = 1 in float32) have infinite log-odds: bring them to the edge of what float32 can tell."""
+    """Saturated outputs (p = 1 in float32) have infinite log-odds: bring them to the edge of float32's precision."""
     return np.clip(np.nan_to_num(np.asarray(confidence, dtype=float), posinf=100, neginf=-100), -100, 100)

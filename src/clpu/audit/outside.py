@@ -1,4 +1,4 @@
-"""What a method keeps outside the state: on its classes, in its module, in closures, or on the agent's own objects.
+"""Find what a method keeps outside the state: on classes, in its module, in closures, or on the agent's own objects.
 
 The agent builds its method anew for each request, so whatever a method keeps on itself is gone. Only one that reaches
 further can keep more, and an auditor looks there too.
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clpu.agent import Agent
 from clpu.io import sha256
+from clpu.methods.plugins import is_ours
 from clpu.state import Leaf, State
 
 
@@ -38,12 +39,12 @@ def _users_modules(agent: Agent) -> list[str]:
 
 
 def _is_ours(module: str) -> bool:
-    return module in ("abc", "builtins", "typing") or module.partition(".")[0] == "clpu"
+    return module in ("abc", "builtins", "typing") or is_ours(module)
 
 
 def _places(agent: Agent) -> Iterator[tuple[str, Any]]:
     method = agent.new_method()
-    # A method has the agent's blueprint and settings at hand, and by its progress function the agent itself.
+    # A method can reach the agent's blueprint and settings, and by its progress function the agent itself.
     elsewhere = (agent.state(), agent.progress, method.blueprint, method.settings)
     for name, owner in (("blueprint", method.blueprint), ("settings", method.settings), ("agent", agent)):
         for key, value in vars(owner).items():

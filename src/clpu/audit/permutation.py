@@ -30,7 +30,7 @@ RESAMPLES = 1_000
 def labelings(first: int, second: int) -> tuple[Floats, bool]:
     """Ways to choose `first` of all runs, as rows of 0 and 1, and whether these are all there are.
 
-    The real labels (the first ones) are among them. Drawn ones come from a generator of their own, so that a test of
+    The real labels (the first ones) are among them. Drawn ones come from a separate generator, so that a test of
     the same runs always gives the same p-value.
 
     >>> labelings(1, 2)[0]
@@ -92,7 +92,7 @@ def detectable(first: int, second: int, error_rate: float, power: float = 0.8) -
 
 @dataclass(frozen=True)
 class Effect:
-    """How far apart two groups are: a value that is `chance` where they are alike, a 95% interval, a p-value."""
+    """The separation of two groups: a value that is `chance` where they are alike, a 95% interval, a p-value."""
 
     value: float
     low: float

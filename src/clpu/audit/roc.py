@@ -1,4 +1,4 @@
-"""How well scores tell one kind of case from another: area under the curve, true positives at few false ones."""
+"""How well scores separate two kinds of cases: area under the curve, true positives at few false ones."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Roc:
 
 
 class Scores:
-    """Scores of cases that belong to agents: positives[agent, case] of one group, negatives[agent, case] of another.
+    """Scores of cases that belong to agents: positives[agent, case] of one group, negatives[agent, case] of the other.
 
-    Cases of one agent are not independent, so intervals and p-values resample and relabel whole agents.
+    Cases of one agent are not independent, so intervals and p-values resample and relabel agents, not cases.
 
     >>> scores = Scores([[0.9, 0.8], [0.7, 0.2]], [[0.6, 0.1], [0.3, 0.0]])
     >>> scores.roc().area, scores.roc().at(0.01)
@@ -79,11 +79,11 @@ class Scores:
         ]
         weights = np.concatenate(counts, axis=1)
         blocks = np.array_split(weights, max(1, weights.shape[0] * len(self._agent) // _BLOCK))
-        draws = np.concatenate([self._figures(block, rates) for block in blocks], axis=1)
+        draws = np.concatenate([self._metrics_of(block, rates) for block in blocks], axis=1)
         return [percentiles(row, 0.95) for row in draws]
 
-    def _figures(self, weights: Floats, rates: Sequence[float]) -> Floats:
-        """What `roc(w).area` and `roc(w).at(rate)` are for many weights at once: [figure, resample]."""
+    def _metrics_of(self, weights: Floats, rates: Sequence[float]) -> Floats:
+        """Compute `roc(w).area` and `roc(w).at(rate)` for many weights at once: [metric, resample]."""
         weight = weights[:, self._agent]
         mine = self._agent < len(self.positives)
         positive = np.where(mine, weight, 0.0).cumsum(axis=1)[:, self._ends]
@@ -91,12 +91,12 @@ class Scores:
         positive, negative = positive / positive[:, -1:], negative / negative[:, -1:]
         both = positive.copy()
         both[:, 1:] += positive[:, :-1]
-        figures = [(np.diff(negative, axis=1, prepend=0.0) * both).sum(axis=1) / 2]
+        found = [(np.diff(negative, axis=1, prepend=0.0) * both).sum(axis=1) / 2]
         for rate in rates:
             last = (negative <= rate + 1e-12).sum(axis=1) - 1
             reached = np.take_along_axis(positive, np.maximum(last, 0)[:, None], axis=1)[:, 0]
-            figures.append(np.where(last < 0, 0.0, reached))
-        return np.array(figures)
+            found.append(np.where(last < 0, 0.0, reached))
+        return np.array(found)
 
     def p(self, *, two_sided: bool) -> float:
         """The permutation test of the area, over agents: their cases keep their ranks, the labels are dealt anew."""

@@ -20,7 +20,7 @@ SHORT = dict(zip(ATTACKS, ("outputs", "side eff.", "LiRA", "threshold", "relearn
 
 STYLES = {EXACT: "green", TRACE: "red"}
 
-#: What the columns show, for the line below a table.
+#: The meaning of the columns, for the line below a table.
 KEY = (
     "Each cell: the strongest effect across forget requests [95% interval]; * marks what counts as found. "
     "Outputs, side effects and features: separation of the two groups, 0 for none, 1 for complete. "
@@ -39,7 +39,7 @@ def cell(findings: Findings, attack: str) -> str:
 
 
 def heading(audit: Audit) -> str:
-    """What was audited, in one line."""
+    """Describe the audit in one line."""
     recipe = audit.recipe
     return (
         f"{formatting.benchmark(recipe.benchmark)}, profile {profile(recipe)}, requests {recipe.requests}, "
@@ -48,7 +48,7 @@ def heading(audit: Audit) -> str:
 
 
 def caveat(audit: Audit) -> str:
-    """What the audit could find, and how often it errs."""
+    """Describe what the audit could find, and how often it errs."""
     first = next(iter(audit.findings.values()))
     mixed = mixture(audit.recipe, list(audit.findings))
     return (

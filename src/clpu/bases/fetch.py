@@ -84,7 +84,7 @@ def get(
 
 
 def converted(spec: BaseSpec, raw: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What is cached of the published files: our tensors in safetensors, and text as it is."""
+    """Convert published files for the cache: tensors to safetensors, text unchanged."""
     import io
 
     import torch

@@ -1,4 +1,4 @@
-"""From text to tokens, as BERT's uncased models expect it: words in lower case, cut into known pieces.
+"""Turn text into tokens, as BERT's uncased models expect them: words in lower case, cut into known pieces.
 
 The pieces are those of the model's vocabulary, one per line; the longest that fits is taken first, and pieces that
 continue a word begin with ##. A text has at most `length` tokens with the two marks around it, padded with zeros.
@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
-LONGEST_WORD = 100
+MAX_WORD_LENGTH = 100
 
 
 class WordPiece:
@@ -36,7 +36,7 @@ class WordPiece:
     def pieces(self, word: str) -> list[int]:
         """The numbers of a word's pieces; of the unknown piece, if it cannot be cut into known ones."""
         unknown, found, start = [self.numbers[UNKNOWN]], [], 0
-        if len(word) > LONGEST_WORD:
+        if len(word) > MAX_WORD_LENGTH:
             return unknown
         while start < len(word):
             mark = "##" if start else ""

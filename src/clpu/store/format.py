@@ -17,9 +17,9 @@ ABOUT = "about.json"
 HEAD = "head"
 ROOT = "root"
 INTENT = "intent"
-#: What can be forgotten, each file under a key of its own.
+#: Parts that can be forgotten, each file under its own key.
 LEAVES = "leaves"
-#: What the method can never forget.
+#: Parts that the method can never forget.
 PERMANENT = "permanent"
 KEYS = "keys"
 MASTER = "master.json"
@@ -35,7 +35,7 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 
 @dataclass(frozen=True)
 class About:
-    """What `about.json` says: the public key of the store's receipts, and whether the keys are in the store."""
+    """The content of `about.json`: the public key of the store's receipts, and whether the keys are in the store."""
 
     identity: str
     keys_here: bool
@@ -58,7 +58,7 @@ class About:
 
 
 def path_of(folder: str, name: str) -> str:
-    """Where a file lies: `leaves/1f/1f…`. Many small folders, so that none stays large after many forgets."""
+    """Return a file's path: `leaves/1f/1f…`. Many small folders, so that none stays large after much forgetting."""
     return f"{folder}/{name[:2]}/{name}" if folder else f"{name[:2]}/{name}"
 
 
@@ -72,7 +72,7 @@ def is_name(name: object, shard: str = "") -> bool:
 
 
 def is_hex(value: object, size: int) -> bool:
-    """Whether this is so many bytes in lower-case hexadecimal."""
+    """Whether this is that many bytes in lower-case hexadecimal."""
     return isinstance(value, str) and len(value) == 2 * size and set(value) <= set("0123456789abcdef")
 
 
@@ -111,7 +111,7 @@ def checked_json(data: bytes, format: str, version: int, what: str) -> dict[str,
 
 
 def check_version(found: object, version: int, what: str) -> None:
-    """Refuse another version, and say what to do."""
+    """Refuse a different version, and say what to do."""
     if type(found) is not int:
         raise BadStore(f"{what} is damaged: version {found!r:.40} is not an integer")
     if found > version:

@@ -1,4 +1,4 @@
-"""Does a text or an array leave a trace on the disk? A search of files and file names for every form we know."""
+"""Search files and file names for a text or an array, in every form that we know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Trace:
 
 
 def text_forms(text: str) -> dict[str, bytes]:
-    """The bytes in which a text may stand in a file.
+    """The bytes as which a text may occur in a file.
 
     >>> sorted(text_forms("é"))
     ['base64', 'hex', 'json', 'percent', 'utf-16-le', 'utf-8']
@@ -43,7 +43,7 @@ def text_forms(text: str) -> dict[str, bytes]:
 
 
 def number_forms(values: Any) -> dict[str, bytes]:
-    """The bytes in which a run of numbers may stand in a file: common types, both byte orders, and as text.
+    """The bytes as which a run of numbers may occur in a file: common types, both byte orders, and as text.
 
     Give two or more numbers that are unlikely elsewhere: a single one of four bytes is found by chance.
 
@@ -62,7 +62,7 @@ def number_forms(values: Any) -> dict[str, bytes]:
 
 
 def search(paths: Iterable[str | os.PathLike[str]], needles: Mapping[str, bytes]) -> list[Trace]:
-    """Every place where a needle stands, in the names and contents of all files in and below the paths.
+    """Every place where a needle occurs, in the names and contents of all files in and below the paths.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def _search_file(path: Path, needles: Mapping[str, bytes]) -> Iterator[Trace]:
             for what, needle in needles.items():
                 at = window.find(needle)
                 while at >= 0:
-                    if at + len(needle) > len(kept):  # what lies wholly in the kept part was reported before
+                    if at + len(needle) > len(kept):  # a match within the kept part was reported before
                         yield Trace(path, start + at, what)
                     at = window.find(needle, at + 1)
             kept = window[-(longest - 1) :] if longest > 1 else b""

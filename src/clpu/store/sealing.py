@@ -14,7 +14,7 @@ from clpu.errors import BadStore
 from clpu.store.format import LONGEST_FILE
 
 NONCE, TAG = 12, 16
-#: A file is padded to a multiple of this, so that its size tells little.
+#: A file is padded to a multiple of this, so that its size reveals little.
 STEP = 4096
 
 
@@ -23,7 +23,7 @@ def new_key() -> bytes:
 
 
 def derived(key: bytes, purpose: str) -> bytes:
-    """64 bytes for one purpose, from which neither the key nor those for another purpose follow."""
+    """64 bytes for one purpose, from which neither the key nor those for other purposes follow."""
     return hmac.digest(key, purpose.encode(), hashlib.sha512)
 
 
@@ -53,7 +53,7 @@ def unseal(key: bytes, label: str, sealed: bytes) -> bytes:
 
 
 def seal_always(key: bytes, label: str, data: bytes) -> bytes:
-    """Encrypt so that equal content gives equal bytes (SIV): for what has no random key of its own.
+    """Encrypt so that equal content gives equal bytes (SIV): for parts without their own random key.
 
     >>> key = new_key()
     >>> seal_always(key, "greeting", b"hello") == seal_always(key, "greeting", b"hello")
