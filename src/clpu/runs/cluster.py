@@ -1,6 +1,6 @@
 """Runs jobs on many machines, with Ray (the extra `ray`, `clpu bench --engine ray`).
 
-Each job is a Ray task. Data go into the object store once, results come back as bytes and are saved by the
+Each job is a Ray task. Data go into the object store once, results are returned as bytes and saved by the
 program that was called, so machines need no common disk. A job whose machine or process dies is retried.
 """
 

@@ -24,7 +24,7 @@ from clpu.runs.jobs import Job, Report, TaskData, file_of
 from clpu.threads import computing_with
 from clpu.workers.processes import Process, end
 
-#: A worker reports its progress once in so many steps.
+#: A worker reports its progress once per this many steps.
 STEPS_PER_REPORT = 25
 
 
@@ -48,7 +48,7 @@ Work = Callable[[Any, Sequence[TaskData], Path, Report], None]
 
 
 def here(device: str, threads: int = 1) -> machine.Machine:
-    """What computes the jobs that `run_jobs` performs: this machine, as its workers use it."""
+    """Describe this machine as the workers of `run_jobs` use it."""
     with computing_with(threads):
         return machine.here(device)
 
@@ -136,7 +136,7 @@ def _in_workers(
     work: Work,
     nice: bool,
 ) -> dict[str, str]:
-    setup = dict(plugins.LOADED), [_shared(task) for task in data], folder, work, nice
+    setup = dict(plugins.LOADED), [in_shared_memory(task) for task in data], folder, work, nice
     waiting, failures = list(jobs), {}
     workers: list[Process] = []
     try:
@@ -174,7 +174,8 @@ def _lower_priority() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="utf-8")
 
 
-def _shared(task: TaskData) -> TaskData:
+def in_shared_memory(task: TaskData) -> TaskData:
+    """Move the tensors of a task into shared memory."""
     for tensor in (task.train_x, task.train_y, task.test_x, task.test_y):
         tensor.share_memory_()
     return task
