@@ -53,13 +53,23 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def median(work: Callable[[], Any], before: Callable[[], Any] = lambda: None, times: int = 5) -> float:
-    """The median time of some work; `before` is done before each and not counted."""
-    found = []
-    for _ in range(times):
-        before()
-        found.append(seconds(work))
-    return float(np.median(found))
+class Table:
+    """Prints one line per work: the median time in milliseconds, and the CPU time of all threads."""
+
+    def __init__(self, title: str) -> None:
+        print(f"| {title} | milliseconds | of CPU time |\n|---|--:|--:|")
+
+    def __call__(
+        self, what: str, work: Callable[[], Any], before: Callable[[], Any] = lambda: None, times: int = 1, per: int = 1
+    ) -> None:
+        """`before` is done before each of so many times and not counted; the times are divided by `per`."""
+        wall, used = [], []
+        for _ in range(times):
+            before()
+            start = time.process_time()
+            wall.append(seconds(work))
+            used.append(time.process_time() - start)
+        print(f"| {what} | {1000 * np.median(wall) / per:,.2f} | {1000 * np.median(used) / per:,.2f} |", flush=True)
 
 
 def cifar_features(count: int, people: int) -> tuple[Any, Any, list[str]]:
@@ -201,56 +211,48 @@ def in_a_store(people: int) -> None:
     opened: list[Any] = []
     leaving = iter(dict.fromkeys(ids))
 
-    def say(what: str, work: Callable[[], Any], number: int, times: int = 1) -> None:
-        wall, used = [], []
-        for _ in range(times):
-            start = time.process_time()
-            wall.append(seconds(work))
-            used.append(time.process_time() - start)
-        print(f"| {what} | {1000 * np.median(wall) / number:.2f} | {1000 * np.median(used) / number:.2f} |", flush=True)
-
-    print(f"\n| a store of {people:,} people, 100 records each, {FEATURES:,} features | milliseconds | of CPU time |")
-    print("|---|--:|--:|")
+    print()
+    say = Table(f"a store of {people:,} people, 100 records each, {FEATURES:,} features")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "store"
         with clpu.store.create(place, "ridge", **{**RAW, "threads": 1}) as agent:
-            say("learn, per person", lambda: agent.learn("1", x, y, people=ids), people)
+            say("learn, per person", lambda: agent.learn("1", x, y, people=ids), per=people)
         files = [path for path in place.rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
-        say("open, per person", lambda: opened.append(clpu.open(place)), people)
+        say("open, per person", lambda: opened.append(clpu.open(place)), per=people)
         with opened[0] as agent:
-            say("sums of all and solve, per person", lambda: agent.predict("1", x[:1]), people)
-            say("one person forgotten", lambda: agent.forget(person=next(leaving)), 1, times=9)
-            say("the next answer", lambda: agent.predict("1", x[:1]), 1)
+            say("sums of all and solve, per person", lambda: agent.predict("1", x[:1]), per=people)
+            say("one person forgotten", lambda: agent.forget(person=next(leaving)), times=9)
+            say("the next answer", lambda: agent.predict("1", x[:1]))
     print(f"{size / count:,.1f} bytes per record, {len(files) / people:.2f} files per person")
 
 
-def speed() -> None:
+def speed(threads: int) -> None:
     x, y, people = generated(50_000, 100, 100)
-    agent = clpu.Agent("ridge", **RAW)
+    options = {**RAW, "threads": threads}
+    agent = clpu.Agent("ridge", **options)
     copies: list[clpu.Agent] = []
-
-    def say(what: str, took: float) -> None:
-        print(f"| {what} | {took:.3f} |", flush=True)
+    say = Table(f"what, {threads} thread(s), load {os.getloadavg()[0]:.0f}")
 
     def fresh() -> None:
         copies.append(agent.copy())
 
-    print("| what | seconds |\n|---|--:|")
     about: dict[str, Any] = {"people": people, "records": range(len(y))}
-    say("learn 50,000 × 1,280 of 100 people", seconds(lambda: agent.learn("1", x, y, **about)))
-    say("sums and solve for 100 labels, when first asked", seconds(lambda: agent.predict("1", x[:1])))
-    say("one record forgotten", median(lambda: copies[-1].forget("1", records=[17]), fresh))
-    say("one person of about 500 records forgotten", median(lambda: copies[-1].forget(person="p7"), fresh))
-    say("the solve for 100 labels, when next asked", seconds(lambda: copies[-1].predict("1", x[:1])))
+    say("learn 50,000 × 1,280 of 100 people", lambda: agent.learn("1", x, y, **about))
+    say("sums and solve for 100 labels, when first asked", lambda: agent.predict("1", x[:1]))
+    say("one record forgotten", lambda: copies[-1].forget("1", records=[17]), fresh, 9)
+    say("one person of about 500 records forgotten", lambda: copies[-1].forget(person="p7"), fresh, 9)
+    say("the solve for 100 labels, when next asked", lambda: copies[-1].predict("1", x[:1]))
     everybody = agent.copy()
-    say("100 people, one by one", seconds(lambda: [everybody.forget(person=f"p{n}") for n in range(100)]))
+    say("100 people, one by one", lambda: [everybody.forget(person=f"p{n}") for n in range(100)])
     with (
         tempfile.TemporaryDirectory() as folder,
-        clpu.store.create(Path(folder) / "store", "ridge", **RAW) as durable,
+        clpu.store.create(Path(folder) / "store", "ridge", **options) as durable,
     ):
-        say("learn, in a store", seconds(lambda: durable.learn("1", x, y, **about)))
-        say("one person forgotten, in a store", seconds(lambda: durable.forget(person="p7")))
+        say("learn, in a store", lambda: durable.learn("1", x, y, **about))
+        durable.predict("1", x[:1])
+        say("one record forgotten, in a store", lambda: durable.forget("1", records=[17]))
+        say("one person forgotten, in a store", lambda: durable.forget(person="p7"))
 
 
 if __name__ == "__main__":
@@ -263,7 +265,6 @@ if __name__ == "__main__":
     if given.rates:
         rates()
     elif given.speed:
-        torch.set_num_threads(2)
-        speed()
+        speed(given.threads)
     else:
         compare(given.threads, given.features)
