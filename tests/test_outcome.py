@@ -11,6 +11,7 @@ import clpu
 from clpu import Agent, Change, Outcome
 from clpu.cli import app
 from clpu.networks.linear import Linear
+from clpu.outcome import HeldOut
 from clpu.testing import TINY, make_task, run_stream
 
 NINE = {**TINY, "memory": 9}
@@ -72,6 +73,18 @@ def test_losses_are_those_above_a_limit():
     assert outcome.losses(of=0.01).keys() == {"a", "b"}
 
 
+def test_what_is_printed_in_python_is_what_the_command_line_says():
+    outcome = Outcome({"a": Change(0.9, 0.5), "b": Change(None, 0.25)}, HeldOut(10, 3.0, 4))
+    assert str(outcome).splitlines() == [
+        f"accuracy: {outcome.held_out}",
+        "correct in memory: a 50.0% (before: 90.0%), b 25.0%",
+        "warning: that is no better than always answering with the most frequent label",
+        "warning: a lost 40.0 points on its memory",
+    ]
+    assert outcome.warnings(lambda name: "it")[1] == "it lost 40.0 points on its memory"
+    assert str(Outcome({})) == ""
+
+
 @pytest.fixture
 def spoilt(monkeypatch):
     """A merge that ruins the main network."""
@@ -108,7 +121,8 @@ def test_the_command_line_says_what_a_keep_did_without_naming_tasks(tmp_path):
     command("learn", store, "south", "--data", tmp_path / "south.npz", "--temporary")
     kept = command("keep", store, "south")
     assert "made permanent; correct in memory: this task" in kept.stdout
-    assert "(before: 100.0%), 1 remembered" in kept.stdout
+    assert "(before: 100.0%), 1 remembered task " in kept.stdout
+    assert command("keep", store, "south").stdout.startswith("permanent already; correct in memory: this task")
     assert "north" not in kept.output
     assert "south" not in kept.output
 

@@ -30,7 +30,7 @@ from clpu.errors import (
 )
 from clpu.holdout import check_share, measured, with_every_class
 from clpu.holdout import chosen as held_out_rows
-from clpu.inputs import describe, left_in, read_examples, read_ids, read_inputs, read_people
+from clpu.inputs import describe, left_in, read_examples, read_ids, read_inputs, read_pairs, read_people
 from clpu.labels import decode, encode, listed, read_labels
 from clpu.learning.batches import Examples
 from clpu.methods import METHODS, Method, familiarity
@@ -393,9 +393,13 @@ class Agent:
         answers = [[pairs[column] for column in row] for row in columns]
         return answers if self._population else answers[0]
 
-    def accuracy(self, task: str, x: Any, y: Any) -> Any:
-        """The share of inputs whose most probable label is the given one: a float, or an array over replicas."""
+    def accuracy(self, task: str, x: Any, y: Any = None) -> Any:
+        """The share of inputs whose most probable label is the given one: a float, or an array over replicas.
+
+        As for `learn`, `x` may be a torch Dataset of pairs, or a table of which `y` names the column of labels.
+        """
         state = self._state
+        x, y = (x, y) if y is not None else read_pairs(x, y)
         if isinstance(y, str) and tables.is_table(x):
             x, y, *_ = tables.take(x, y)
         logits = self._logits(state, task, x, None)
@@ -614,7 +618,8 @@ class Agent:
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(x):
             if ignore or isinstance(y, str) or isinstance(people, str) or isinstance(records, str):
-                raise BadData("only a table has columns to name: a data frame, or a dictionary of columns")
+                got = f"got {type(x).__name__}"
+                raise BadData(f"only a table has columns to name: a data frame, or a dictionary of columns; {got}")
             if any(before):
                 raise BadData(f"{_NAMED}; hand in a table with the columns {listed(n for n, _ in before[0] or [])}")
             return x, y, people, records, []
@@ -663,7 +668,7 @@ class Agent:
     def _settings_for(self, given: dict[str, Any]) -> Any:
         """The agent's settings of the method with some of them replaced for one request."""
         fields = setting_fields(self._method_class.Settings)
-        refuse_unknown(given, fields)
+        refuse_unknown(given, fields, setting_fields(type(self._blueprint.settings)))
         return (
             make(self._method_class.Settings, {**dataclasses.asdict(self._chosen), **given}) if given else self._chosen
         )

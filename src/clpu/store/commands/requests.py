@@ -96,7 +96,8 @@ def learn(
     def request(agent: DurableAgent) -> str:
         more = {"people": table.people, "records": table.records}
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
-        return _learned("learned temporarily" if temporary else "learned permanently", table, outcome, task)
+        done = "learned temporarily" if temporary else "learned permanently"
+        return _learned(done, table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request)
 
@@ -116,10 +117,8 @@ def add(
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
-    from clpu.store.data_files import read
-
     load_files(load)
-    table = read(data, label=label, ignore=ignore or (), people=person, records=record)
+    table = _read(data, label, ignore, person, record)
 
     def request(agent: DurableAgent) -> str:
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
@@ -153,29 +152,30 @@ def relearn(
 
     def request(agent: DurableAgent) -> str:
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
-        return _learned("learned again", table, outcome, task)
+        return _learned("learned again", table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request)
 
 
 def _read(data: Path, label: str | None, ignore: list[str] | None, person: str | None, record: str | None) -> Table:
-    """A request's data, before the lock is taken: others may write meanwhile."""
+    """A request's data, before the lock is taken: others may write meanwhile. What was found is said at once."""
     from clpu.store.data_files import read
 
-    return read(data, label=label, ignore=ignore or (), people=person, records=record)
+    table = read(data, label=label, ignore=ignore or (), people=person, records=record)
+    for note in table.notes:
+        terminal.say(f"note: {note}", error=True)
+    return table
 
 
-def _learned(done: str, table: Table, outcome: Outcome, task: str) -> str:
+def _learned(done: str, table: Table, outcome: Outcome, task: str, holdout: float) -> str:
     """What was learned and from what, how good it is, and what that did to other tasks."""
     from clpu.store.output import with_outcome
 
-    for note in table.notes:
-        terminal.say(f"note: {note}", error=True)
     held = outcome.held_out
     if held is not None:
         terminal.say(f"accuracy: {held}")
-        if not held.better:
-            terminal.say("warning: that is no better than always answering with the most frequent label", error=True)
+    elif holdout:
+        terminal.say("note: too few different examples to hold some out, so how good it is is not known", error=True)
     taught = table.examples - (held.examples if held else 0)
     return with_outcome(f"{done} from {taught} examples", outcome, task)
 
@@ -188,7 +188,8 @@ def keep(store: Store, task: Task, threads: Threads = 1, load: Load = None, *, o
     load_files(load)
 
     def request(agent: DurableAgent) -> str:
-        return with_outcome("made permanent", agent.keep(task), task)
+        done = "permanent already" if agent.tasks.get(task) == "R" else "made permanent"
+        return with_outcome(done, agent.keep(task), task)
 
     agent_request(store, opening, threads, request)
 
