@@ -250,7 +250,9 @@ def export(
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
         about = write(agent_of(opened, 1), to, task, forgettable=forgettable)
-    terminal.say(f"{to} holds the networks of {len(about['tasks'])} task(s) and takes {about['takes']}")
+    count = len(about["tasks"])
+    held = "the network of one task" if count == 1 else f"the networks of {count} tasks"
+    terminal.say(f"{to} holds {held} and takes {about['takes']}")
 
 
 def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], str]) -> None:
