@@ -57,6 +57,12 @@ def test_a_changed_figure_file_would_be_noticed(monkeypatch, tmp_path, capsys):
     assert "reproduction/figure.py" in capsys.readouterr().err
 
 
+def test_figures_are_shown_by_viewers_that_know_no_variables():
+    """librsvg and Inkscape draw black boxes where a colour is a variable of a style sheet."""
+    for file in (ROOT / "docs").glob("*.svg"):
+        assert "var(" not in file.read_text(encoding="utf-8"), file.name
+
+
 def test_the_figures_of_clpu_live_are_drawn_from_their_data(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
     for name, text in script("live_study").drawings():
