@@ -186,7 +186,7 @@ class Intake:
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(given.x):
             if given.ignore or any(isinstance(name, str) for name in (given.y, given.people, given.records)):
-                got = f"got {type(x).__name__}"
+                got = f"got {type(given.x).__name__}"
                 raise BadData(f"only a table has columns to name: a data frame, or a dictionary of columns; {got}")
             if any(before):
                 raise BadData(f"{_NAMED}; hand in a table with the columns {listed(n for n, _ in before[0] or [])}")
