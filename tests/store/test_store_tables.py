@@ -64,7 +64,7 @@ def test_what_is_in_a_file_is_said_even_if_it_cannot_be_learned(tmp_path: Path, 
     assert "note: labels are taken from column 'kind'" in said
     (tmp_path / "same.csv").write_text("a,kind\n" + "1.5,x\n2.5,y\n" * 5)
     said = run("learn", store, "same", "--data", tmp_path / "same.csv", "--holdout", "0.0001")
-    assert "note: too few different examples to hold some out" in said
+    assert "from 10 examples (too few different ones to hold some out)" in said
     assert "too few" not in run("relearn", store, "same", "--data", tmp_path / "same.csv", "--holdout", "0")
 
 

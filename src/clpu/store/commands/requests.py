@@ -174,10 +174,9 @@ def _learned(done: str, table: Table, outcome: Outcome, task: str, holdout: floa
     held = outcome.held_out
     if held is not None:
         terminal.say(f"accuracy: {held}")
-    elif holdout:
-        terminal.say("note: too few different examples to hold some out, so how good it is is not known", error=True)
     taught = table.examples - (held.examples if held else 0)
-    return with_outcome(f"{done} from {taught} examples", outcome, task)
+    unknown = " (too few different ones to hold some out)" if holdout and held is None else ""
+    return with_outcome(f"{done} from {taught} examples{unknown}", outcome, task)
 
 
 @writes
