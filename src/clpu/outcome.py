@@ -67,7 +67,7 @@ class HeldOut:
     def __str__(self) -> str:
         low, high = self.interval
         return (
-            f"{self.accuracy:.1%} of {self.examples} held-out examples ({low:.0%} to {high:.0%}); "
+            f"{self.accuracy:.1%} of {self.examples} held-out examples ({low:.1%} to {high:.1%}); "
             f"always answering with the most frequent label: {self.largest:.1%}"
         )
 

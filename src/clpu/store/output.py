@@ -224,7 +224,7 @@ def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int | str, 
 
 def _held(figure: Mapping[str, float]) -> str:
     """The accuracy on examples that were held out when the task was learned, and its 95 % interval."""
-    return f"{figure['accuracy']:.1%} ({figure['low']:.0%} to {figure['high']:.0%})"
+    return f"{figure['accuracy']:.1%} ({figure['low']:.1%} to {figure['high']:.1%})"
 
 
 def _mean(accuracy: float | list[float]) -> str:
