@@ -85,18 +85,22 @@ def test_a_loader_is_taken_as_its_data():
     assert agents[0].digest() == agents[1].digest()
 
 
-def test_a_loader_that_chooses_or_changes_examples_is_refused():
-    """Its sampler and its collate_fn would not be used: a validation set kept out by a sampler would be learned."""
+def test_a_loader_that_draws_or_changes_examples_is_refused():
+    """Its sampler and its collate_fn would not be used."""
     x, y = make_task("x")
     data = TensorDataset(torch.tensor(x), torch.tensor(y))
     agent = Agent("ind", **TINY)
-    with pytest.raises(BadData, match=r"SubsetRandomSampler would not be used.*Subset"):
-        agent.learn("1", DataLoader(data, sampler=SubsetRandomSampler(range(20))))
-    with pytest.raises(BadData, match="class_weight"):
-        agent.learn("1", DataLoader(data, sampler=WeightedRandomSampler([1.0] * len(y), len(y))))
+    weighted = WeightedRandomSampler([1.0] * len(y), len(y))
+    with pytest.raises(BadData, match=r"WeightedRandomSampler would not be used.*Subset.*class_weight"):
+        agent.learn("1", DataLoader(data, sampler=weighted))
+    with pytest.raises(BadData, match="list would not be used"):
+        agent.learn("1", DataLoader(data, batch_sampler=[[0, 1], [5, 6]]))
     with pytest.raises(BadData, match="collate_fn"):
         agent.learn("1", DataLoader(data, collate_fn=list))
     agent.learn("1", DataLoader(Subset(data, range(20)), batch_size=None))
+    same = Agent("ind", **TINY)
+    same.learn("1", DataLoader(data, sampler=SubsetRandomSampler(range(20)), batch_size=4))
+    assert same.digest() == agent.digest(), "what a sampler leaves out is left out"
     assert agent.accuracy("1", DataLoader(data, shuffle=True)) == agent.accuracy("1", x, y)
     assert agent.accuracy("1", data) == agent.accuracy("1", x, y)
 

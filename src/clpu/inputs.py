@@ -18,6 +18,8 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
     TensorDataset,
     default_collate,
     default_convert,
@@ -176,11 +178,13 @@ def _unloaded(x: Any) -> Any:
             "the DataLoader has a collate_fn, which would not be used: the agent makes its own batches. Let the data "
             "set do what it does, and hand that in"
         )
-    sampler = x.batch_sampler.sampler if type(x.batch_sampler) is BatchSampler else x.sampler
+    sampler = x.batch_sampler.sampler if type(x.batch_sampler) is BatchSampler else x.batch_sampler or x.sampler
+    if type(sampler) is SubsetRandomSampler:
+        return Subset(x.dataset, list(sampler.indices))
     if type(sampler) not in (SequentialSampler, RandomSampler) and not isinstance(x.dataset, IterableDataset):
         raise BadData(
             f"the DataLoader's {type(sampler).__name__} would not be used: the agent makes its own batches. To leave "
-            "examples out, hand in a torch.utils.data.Subset; for rare classes, use class_weight='balanced'"
+            "examples out, hand in a torch.utils.data.Subset; for rare classes, set class_weight='balanced'"
         )
     return x.dataset
 
