@@ -1,6 +1,10 @@
 """What `learn` and `keep` report about the tasks in memory, in Python and on the command line."""
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -135,3 +139,22 @@ def test_the_command_line_warns_of_large_losses(tmp_path):
     kept = command("keep", store, "south")
     assert re.search(r"warning: this task lost \d\d\.\d points on its memory\n", kept.stderr)
     assert re.search(r"warning: a remembered task lost \d\d\.\d points on its memory\n", kept.stderr)
+
+
+def test_in_a_terminal_the_table_comes_when_the_progress_bar_is_gone(tmp_path):
+    pty = pytest.importorskip("pty")
+    store = store_with(tmp_path, "north", "south")
+    command("learn", store, "north", "--data", tmp_path / "north.npz")
+    command("learn", store, "south", "--data", tmp_path / "south.npz", "--temporary")
+    code = [sys.executable, "-c", "from clpu.cli import main; main()", "keep", str(store), "south"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(code, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "90"})
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error
+        while part := os.read(ours, 4096):
+            seen += part
+    os.close(ours)
+    assert process.wait() == 0
+    assert 0 <= seen.rindex(b"merge") < seen.index(b"correct in memory")
+    assert seen.count(b"north") == 1

@@ -193,7 +193,7 @@ def with_outcome(done: str, outcome: Outcome, task: str) -> str:
         )
         shown.append(f"{len(others)} remembered task{'s' if len(others) > 1 else ''} {mean}")
     if sys.stdout.isatty() and others:
-        table = _table("task", "before", "after")
+        table = _table("correct in memory", "before", "after")
         for name, change in outcome.memory.items():
             then = "" if change.before is None else f"{change.before:.1%}"
             table.add_row(terminal.text(name), then, f"{change.after:.1%}")

@@ -93,11 +93,11 @@ def learn(
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         more = {"people": table.people, "records": table.records}
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
         done = "learned temporarily" if temporary else "learned permanently"
-        return _learned(done, table, outcome, task, holdout)
+        return lambda: _learned(done, table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request)
 
@@ -120,9 +120,9 @@ def add(
     load_files(load)
     table = _read(data, label, ignore, person, record)
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
-        return f"added {table.examples} records"
+        return lambda: f"added {table.examples} records"
 
     agent_request(store, opening, threads, request)
 
@@ -150,9 +150,9 @@ def relearn(
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
-        return _learned("learned again", table, outcome, task, holdout)
+        return lambda: _learned("learned again", table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request)
 
@@ -186,9 +186,10 @@ def keep(store: Store, task: Task, threads: Threads = 1, load: Load = None, *, o
 
     load_files(load)
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         done = "permanent already" if agent.tasks.get(task) == "R" else "made permanent"
-        return with_outcome(done, agent.keep(task), task)
+        outcome = agent.keep(task)
+        return lambda: with_outcome(done, outcome, task)
 
     agent_request(store, opening, threads, request)
 
@@ -276,12 +277,15 @@ def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], 
     terminal.say(done)
 
 
-def agent_request(store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], str]) -> None:
-    """Handle one request that takes the agent's method, with a progress bar."""
+def agent_request(
+    store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], Callable[[], str]]
+) -> None:
+    """Handle one request that takes the agent's method, with a progress bar; then what it did is said."""
 
     def work(opened: OpenStore) -> str:
         with working_agent(opened, threads) as agent:
-            return request(agent)
+            tell = request(agent)
+        return tell()
 
     store_request(store, opening, work)
 
