@@ -56,7 +56,7 @@ BAD_DATA = {
     "labels that are essays": (X, ["a" * 201] * 24 + ["b"] * 24, "200 characters"),
     "labels with lone surrogates": (X, ["\ud800"] * 24 + ["b"] * 24, "Unicode"),
     "fewer labels": (X, Y[:-1], r"\(48,\)"),
-    "labels as a column": (X, Y[:, None], r"\(48, 1\); write y.ravel\(\)"),
+    "labels as a column": (X, Y[:, None], r"\(48, 1\); write np.ravel\(y\)"),
     "one-hot labels": (X, np.eye(8)[Y % 8], r"argmax\(1\)"),
     "a quantity as labels": (X, np.arange(48) + 7, "48 different labels, 7 to 54: clpu learns classes"),
     "nothing": (None, Y, "inputs are missing"),

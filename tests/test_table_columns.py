@@ -76,6 +76,34 @@ def test_categories_and_missing_values_of_pandas():
     assert np.isnan(encode(frame)[0][1, WIDTH + 1])
 
 
+def test_pandas_rows_in_a_different_order_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame, answers = pandas.DataFrame(TABLE), pandas.Series(Y)
+    with pytest.raises(BadData, match=r"y.loc\[x.index\]"):
+        learned(frame.sample(frac=1, random_state=0), answers)
+    assert learned(frame.reset_index(drop=True), answers.set_axis(range(5, N + 5))).digest() == learned().digest()
+
+
+def test_polars_frames_that_cannot_be_read_are_refused():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"n": list(range(N, 0, -1)), "answer": list(Y)})
+    with pytest.raises(BadData, match="got LazyFrame"):
+        learned(frame.lazy(), "answer")
+    with pytest.raises(BadData, match="column 'n' cannot be read"):
+        learned(frame.with_columns(polars.col("n").cast(polars.Int128)), "answer")
+
+
+def test_pandas_people_may_be_missing():
+    """What is nobody in a column of text is NaN there."""
+    agent = Agent("ridge", network="base:raw")
+    agent.learn("1", {**TABLE, "who": np.array(["ann", float("nan"), None] * (N // 3), dtype=object)}, Y, people="who")
+    agent.forget(person="ann")
+    never = Agent("ridge", network="base:raw")
+    rest = np.arange(N) % 3 > 0
+    never.learn("1", {name: values[rest] for name, values in TABLE.items()}, Y[rest], people=[None] * rest.sum())
+    assert agent.digest() == never.digest()
+
+
 def test_a_loader_is_taken_as_its_data():
     x, y = make_task("x")
     data = TensorDataset(torch.tensor(x), torch.tensor(y))
@@ -117,6 +145,7 @@ REFUSED = {
     "names": ({**TABLE, "who": np.array([f"p{i}" for i in range(N)])}, r"ignore=\['who'\]"),
     "lists": ({**TABLE, "odd": np.array([[1], [1, 2]] * (N // 2), dtype=object)}, "numbers, booleans or text"),
     "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "one length"),
+    "a column of two axes": ({**TABLE, "odd": np.zeros((N, 2))}, r"'odd' of the table must .* \(120, 2\)"),
     "nothing": ({}, "no columns"),
 }
 

@@ -122,7 +122,7 @@ def read_people(people: Any, count: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _people(one: Any) -> tuple[str, ...]:
-    if one is None:
+    if one is None or type(one).__name__ == "NAType" or (isinstance(one, float) and one != one):
         return ()
     several = isinstance(one, (list, tuple, set, frozenset, np.ndarray)) and getattr(one, "ndim", 1) > 0
     try:

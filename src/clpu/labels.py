@@ -116,7 +116,7 @@ def _of_one_kind(array: NDArray[Any]) -> NDArray[Any]:
 def _advice(array: NDArray[Any], count: int) -> str:
     """What makes labels of a wrong shape right, if that can be told."""
     if array.shape == (count, 1):
-        return "; write y.ravel()"
+        return "; write np.ravel(y)"
     if array.ndim == 2 and len(array) == count and array.dtype.kind in "fiub" and (array.sum(1) == 1).all():
         return "; write y.argmax(1) if these are one-hot"
     return ""

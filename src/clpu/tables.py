@@ -43,7 +43,7 @@ Column = tuple[str, str]
 
 def is_table(x: Any) -> bool:
     """Whether data have named columns."""
-    return isinstance(x, Mapping) or (hasattr(x, "columns") and hasattr(x, "__getitem__") and hasattr(x, "to_numpy"))
+    return isinstance(x, Mapping) or all(hasattr(type(x), name) for name in ("columns", "__getitem__", "to_numpy"))
 
 
 def take(x: Any, y: Any, ignore: Sequence[str] | str = (), people: Any = None, records: Any = None) -> tuple[Any, ...]:
@@ -52,6 +52,7 @@ def take(x: Any, y: Any, ignore: Sequence[str] | str = (), people: Any = None, r
     Columns to `ignore`, several or one, are left out.
     """
     columns = _columns(x)
+    _check_order(x, y)
     y = str(y) if isinstance(y, int) and str(y) in columns else y  # a data frame may have numbers for names
     ignored = [ignore] if isinstance(ignore, str) else [str(name) for name in ignore]
     named = [*ignored, *(value for value in (y, people, records) if isinstance(value, str))]
@@ -112,10 +113,29 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
     names = list(x) if isinstance(x, Mapping) else list(x.columns)
     if len(set(map(str, names))) < len(names):
         raise BadData(f"two columns have the same name among {listed(names)}")
-    columns = {str(name): np.asarray(x[name]) for name in names}
-    if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
-        raise BadData("the columns of a table must be of one length, with one value per row")
+    columns = {str(name): _array(str(name), x[name]) for name in names}
+    odd = next((name for name, array in columns.items() if array.ndim != 1), None)
+    if odd is not None:
+        raise BadData(f"column {odd!r:.60} of the table must have one value per row, got shape {columns[odd].shape}")
+    if len({len(array) for array in columns.values()}) > 1:
+        raise BadData("the columns of a table must be of one length")
     return columns
+
+
+def _array(name: str, values: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # of whatever package the table comes from
+        raise BadData(f"column {name!r:.60} cannot be read as an array: {error!s:.100}") from None
+
+
+def _check_order(x: Any, y: Any) -> None:
+    """Refuse pandas' frame and series if they have the same rows in a different order, by their index."""
+    mine, other = (getattr(values, "index", None) for values in (x, y))
+    if not hasattr(mine, "equals") or not hasattr(other, "equals"):
+        return
+    if not mine.equals(other) and mine.sort_values().equals(other.sort_values()):
+        raise BadData("x and y have the same rows in a different order, by their index; write y = y.loc[x.index]")
 
 
 def _kind(name: str, values: NDArray[Any]) -> str:
