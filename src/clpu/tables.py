@@ -131,7 +131,8 @@ def _array(name: str, values: Any) -> NDArray[Any]:
 
 def _check_order(x: Any, y: Any) -> None:
     """Refuse pandas' frame and series if they have the same rows in a different order, by their index."""
-    mine, other = (getattr(values, "index", None) for values in (x, y))
+    mine: Any = getattr(x, "index", None)
+    other: Any = getattr(y, "index", None)
     if not hasattr(mine, "equals") or not hasattr(other, "equals"):
         return
     if not mine.equals(other) and mine.sort_values().equals(other.sort_values()):
