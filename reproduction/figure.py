@@ -44,7 +44,7 @@ def _with_colours(rules: str, names: str) -> str:
 
 
 def draw() -> str:
-    """Two panels side by side with a key below, on a ground of their own: readable on pages of any colour."""
+    """Two panels side by side with a key below, on their own background: readable on pages of any colour."""
     canvas = Canvas(WIDTH, HEIGHT, "Accuracy on five tasks after each request, for DER++ and CLPU-Live")
     canvas.rect(0, 0, WIDTH, HEIGHT, "ground")
     for i, (name, method) in enumerate(PANELS):

@@ -114,7 +114,7 @@ def test_the_numbers_of_clpu_live_are_those_of_its_runs():
         assert f"**{live['acc']:.2f} ± {live['acc_std']:.2f}**" in ours
         assert f"**{live['fm']:.2f} ± {live['fm_std']:.2f}**" in ours
         assert f"{live['js_ratio']:.2f}, {live['irr']:.2f} |" in ours
-        assert f"{live['acc']:.2f} %" in section("README.md", "# clpu")
+        assert f"{live['acc']:.2f}%" in section("README.md", "# clpu")
         for row in (live, paper["der++"], paper["clpu-der++"]):
             assert f"{row['acc']:.2f} / {row['fm']:.2f}" in short
         for acc, fm in [[f"{paper[method][key]:.2f}" for key in ("acc", "fm")] for method in ("clpu-der++", "der++")]:

@@ -144,7 +144,7 @@ REFUSED = {
     "infinity": ({**TABLE, "odd": np.where(SIZE > 1000, np.inf, 0)}, "'odd' holds infinity in"),
     "names": ({**TABLE, "who": np.array([f"p{i}" for i in range(N)])}, r"ignore=\['who'\]"),
     "lists": ({**TABLE, "odd": np.array([[1], [1, 2]] * (N // 2), dtype=object)}, "numbers, booleans or text"),
-    "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "one length"),
+    "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "same length"),
     "a column of two axes": ({**TABLE, "odd": np.zeros((N, 2))}, r"'odd' of the table must .* \(120, 2\)"),
     "nothing": ({}, "no columns"),
 }

@@ -28,6 +28,7 @@ from clpu.errors import (
     StoreFailed,
     StoreLocked,
     UnknownTask,
+    WorkerFailed,
 )
 from clpu.outcome import Change, Outcome
 from clpu.requests import Instruction, Request, Scope, Stream
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from clpu.networks.blueprint import register_network
     from clpu.store import create as create
     from clpu.store import open as open
+    from clpu.workers import Workers
 
 __version__ = "0.1.0"
 
@@ -51,6 +53,7 @@ _LATER = {
     "register_network": "networks.blueprint",
     "create": "store",
     "open": "store",
+    "Workers": "workers",
 }
 _MODULES = ("audit", "data", "export", "store")
 
@@ -83,6 +86,8 @@ __all__ = [
     "StoreLocked",
     "Stream",
     "UnknownTask",
+    "WorkerFailed",
+    "Workers",
     "register",
     "register_network",
 ]

@@ -1,7 +1,7 @@
 """Tables with named columns: data frames, dictionaries of columns, and delimited text files.
 
 pandas and polars frames are taken as they are; neither package is imported. Columns are put in the order of their
-names, so a frame means the same whatever its order, and no task depends on another's.
+names, so a frame means the same whatever its order, and no task depends on those of a different one.
 
 | values | become |
 |---|---|
@@ -29,7 +29,7 @@ from clpu.labels import listed
 
 #: Into how many columns a text column is hashed.
 WIDTH = 16
-#: What stands for a missing value in a file.
+#: How files write a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 SEPARATORS = "\t;|"
 #: From how many rows on a column can be taken for an identifier.
@@ -85,7 +85,7 @@ def encode(x: Any, wanted: Sequence[Sequence[str]] | None = None) -> tuple[NDArr
 
 
 def width(columns: Sequence[Sequence[str]]) -> int:
-    """How many numbers stand for a row of these columns."""
+    """Count the numbers that encode a row of these columns."""
     return sum(1 if kind == "number" else WIDTH for _, kind in columns)
 
 
@@ -100,7 +100,7 @@ def are_columns(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def disagreement(before: Sequence[Any], now: Sequence[Column]) -> str:
-    """How the columns of a new task differ from those of the active ones; empty if they do not."""
+    """Describe how the columns of a new task differ from those of the active ones; empty if they do not."""
     then, new = dict(before), dict(now)
     parts = [f"missing: {listed(sorted(then.keys() - new.keys()))}"] if then.keys() - new.keys() else []
     parts += [f"unexpected: {listed(sorted(new.keys() - then.keys()))}"] if new.keys() - then.keys() else []
@@ -118,7 +118,7 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
     if odd is not None:
         raise BadData(f"column {odd!r:.60} of the table must have one value per row, got shape {columns[odd].shape}")
     if len({len(array) for array in columns.values()}) > 1:
-        raise BadData("the columns of a table must be of one length")
+        raise BadData("the columns of a table must have the same length")
     return columns
 
 
@@ -162,7 +162,7 @@ def _kind(name: str, values: NDArray[Any]) -> str:
         raise BadData(f"column {name!r:.60} holds numbers with thousands separators ({some[0]!r:.40}); remove them")
     if len(present) >= MANY and len(set(present)) > len(present) / 2:
         raise BadData(
-            f"column {name!r:.60} has a text of its own in most rows ({present[0]!r:.40}, …): {_leave_out(name)}; for "
+            f"column {name!r:.60} has a different text in most rows ({present[0]!r:.40}, …): {_leave_out(name)}; for "
             "sentences, compute features first (docs/your-data.md)"
         )
     return "text"
@@ -180,7 +180,7 @@ def _refuse_identifiers(name: str, values: NDArray[Any]) -> None:
         )
     if distinct > 0.9 * len(values) and _NAMED_ID.search(name.strip()):
         raise BadData(
-            f"column {name!r:.60} is called an identifier and has a number of its own in most rows: "
+            f"column {name!r:.60} is called an identifier and has a different number in most rows: "
             f"{_leave_out(name)}, or rename it"
         )
 
@@ -216,7 +216,7 @@ def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def bucket(column: str, text: str) -> int:
-    """Which of the columns that stand for a text column has the 1."""
+    """Return which of the columns that encode a text column has the 1."""
     digest = hashlib.blake2b(f"{len(column)}:{column}={text}".encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % WIDTH
 

@@ -14,7 +14,9 @@ from clpu.errors import BadData, BadSetting
 from clpu.options import Load, load_files
 from clpu.settings import DEFAULT_METHOD
 from clpu.store.commands.options import (
+    Address,
     Data,
+    Engine,
     Epochs,
     Holdout,
     Ignore,
@@ -27,9 +29,11 @@ from clpu.store.commands.options import (
     Store,
     Task,
     Threads,
+    WorkerCount,
     opens,
     writes,
 )
+from clpu.workers import ONE, Workers
 
 if TYPE_CHECKING:
     from clpu.agent import Progress
@@ -84,12 +88,16 @@ def learn(
     lr: Rate = None,
     setting: Settings = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
@@ -99,7 +107,7 @@ def learn(
         done = "learned temporarily" if temporary else "learned permanently"
         return lambda: _learned(done, table, outcome, task, holdout)
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 @writes
@@ -112,19 +120,23 @@ def add(
     person: PersonColumn = None,
     record: RecordColumn = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = _read(data, label, ignore, person, record)
 
     def request(agent: DurableAgent) -> Callable[[], str]:
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return lambda: f"added {table.examples} records"
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 @writes
@@ -141,12 +153,16 @@ def relearn(
     lr: Rate = None,
     setting: Settings = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
@@ -154,7 +170,7 @@ def relearn(
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
         return lambda: _learned("learned again", table, outcome, task, holdout)
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 def _read(data: Path, label: str | None, ignore: list[str] | None, person: str | None, record: str | None) -> Table:
@@ -278,12 +294,17 @@ def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], 
 
 
 def agent_request(
-    store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], Callable[[], str]]
+    store: Path,
+    opening: Opening,
+    threads: int,
+    request: Callable[[DurableAgent], Callable[[], str]],
+    workers: Workers = ONE,
 ) -> None:
     """Handle one request that takes the agent's method, with a progress bar; then what it did is said."""
 
     def work(opened: OpenStore) -> str:
         with working_agent(opened, threads) as agent:
+            agent.workers = workers
             tell = request(agent)
         return tell()
 
