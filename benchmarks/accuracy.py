@@ -35,6 +35,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import clpu
+from clpu.settings import DEFAULT_METHOD
 
 SPLITS = range(5)
 Data = tuple[Any, Any]
@@ -107,7 +108,7 @@ def learned(method: str, x: Any, y: Any) -> tuple[clpu.Agent, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--letter", action="store_true")
-    parser.add_argument("--methods", default=",".join(m for m in ("clpu-der++", "ind", "ridge") if m in clpu.METHODS))
+    parser.add_argument("--methods", default=f"{DEFAULT_METHOD},ind,ridge")
     options = parser.parse_args()
     methods = options.methods.split(",")
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Draw docs/demo.svg, the figure in README.md, from the run in reproduction/rot-mnist-paper.
+"""Draw docs/demo.svg, the figure in README.md, from the runs in reproduction/rot-mnist-paper and rot-mnist-live.
 
     python reproduction/figure.py            writes the file
     python reproduction/figure.py --check    only says whether it is up to date
@@ -22,8 +22,8 @@ from clpu.results import read_run
 
 HERE = Path(__file__).parent
 FIGURE = HERE.parent / "docs" / "demo.svg"
-RUN = HERE / "rot-mnist-paper"
-METHODS = ("der++", "clpu-der++")
+#: The panels: runs and methods.
+PANELS = (("rot-mnist-paper", "der++"), ("rot-mnist-live", "clpu-live"))
 WIDTH, HEIGHT, PANEL, TOP = 760, 324, (350, 216), 62
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'
 
@@ -31,22 +31,26 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu
 def style() -> str:
     """The colours of the report page and its rules for drawings, so that the file needs nothing else."""
     css = files("clpu.report").joinpath("style.css").read_text(encoding="utf-8")
-    light, dark = re.findall(r"(?<=:root \{).*?(?=\})", css, re.DOTALL)
     rules = "\n".join(re.findall(r"^svg (?:\.|text).*$", css, re.MULTILINE))
-    return (
-        f"<style>:root{{{light}font-family:{FONT}}}\n@media (prefers-color-scheme: dark){{:root{{{dark}}}}}\n{rules}\n"
-        "svg .ground { fill: var(--ground); stroke: none; } svg .title { font-size: 15px; font-weight: 600; }</style>"
-    )
+    rules += "\nsvg .ground { fill: var(--ground); stroke: none; }\nsvg .title { font-size: 15px; font-weight: 600; }"
+    light, dark = (_with_colours(rules, names) for names in re.findall(r"(?<=:root \{).*?(?=\})", css, re.DOTALL))
+    return f"<style>svg {{ font-family: {FONT}; }}\n{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}</style>"
+
+
+def _with_colours(rules: str, names: str) -> str:
+    """The rules with colours in place of their names, which not every viewer of SVG files can look up."""
+    colours = dict(re.findall(r"--([\w-]+): ([^;]+);", names))
+    return re.sub(r"var\(--([\w-]+)\)", lambda name: colours[name[1]], rules)
 
 
 def draw() -> str:
     """Two panels side by side with a key below, on their own background: readable on pages of any colour."""
-    run = read_run(RUN)
-    rows = {row.method: row for row in summarise(run)}
-    chance = [1 / classes for classes in run.recipe.data.classes]
-    canvas = Canvas(WIDTH, HEIGHT, "Accuracy on five tasks after each request, for DER++ and CLPU-DER++")
+    canvas = Canvas(WIDTH, HEIGHT, "Accuracy on five tasks after each request, for DER++ and CLPU-Live")
     canvas.rect(0, 0, WIDTH, HEIGHT, "ground")
-    for i, method in enumerate(METHODS):
+    for i, (name, method) in enumerate(PANELS):
+        run = read_run(HERE / name)
+        rows = {row.method: row for row in summarise(run)}
+        chance = [1 / classes for classes in run.recipe.data.classes]
         left = 16 + i * (PANEL[0] + 28)
         known = sum(item.accuracy.mean() for item in rows[method].forgotten) / len(rows[method].forgotten)
         canvas.text(left + 44, 26, rows[method].label, "title")
@@ -54,7 +58,7 @@ def draw() -> str:
         panel = str(curves.accuracy_panel(run.results[method], rows[method].label, chance))
         place = f'<svg x="{left}" y="{TOP}" width="{PANEL[0]}" height="{PANEL[1]}" '
         canvas.parts.append(panel.replace("<svg ", place, 1))
-    _key(canvas, run.results[METHODS[0]].tasks)
+    _key(canvas, run.results[method].tasks)
     text = str(canvas)
     size = f'xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
     return text.replace("<svg ", f"<svg {size} ", 1).replace(">", f">{style()}\n", 1) + "\n"

@@ -28,15 +28,20 @@ class Endless(IterableDataset):
         yield X[0], Y[0]
 
 
+class Sparse:
+    def toarray(self):
+        return X
+
+
 BAD_DATA = {
-    "one dimension": (X[:, 0], Y, "shape"),
+    "one dimension": (X[:, 0], Y, r"shape .* x\[None\]"),
     "no examples": (X[:0], Y[:0], "empty"),
     "empty inputs": (np.zeros((5, 0)), Y[:5], "empty"),
     "NaN": (np.where(X[3, 2] == X, np.nan, X), Y, "1 of 48"),
     "infinity": (np.where(X[3, 2] == X, np.inf, X), Y, "1 of 48"),
     "both infinities": (np.where(X > 0, np.inf, -np.inf), Y, "NaN, infinity"),
     "too large for float32": (X.astype(np.float64) * 1e300, Y, "too large"),
-    "text": (X.astype(str), Y, "numbers"),
+    "text": (X.astype(str), Y, "numbers, .* data frame"),
     "complex": (X.astype(complex), Y, "numbers"),
     "objects": ([object()] * 4, Y[:4], "numbers"),
     "ragged": ([[1.0], [1.0, 2.0]], [0, 1], "inputs"),
@@ -51,7 +56,12 @@ BAD_DATA = {
     "labels that are essays": (X, ["a" * 201] * 24 + ["b"] * 24, "200 characters"),
     "labels with lone surrogates": (X, ["\ud800"] * 24 + ["b"] * 24, "Unicode"),
     "fewer labels": (X, Y[:-1], r"\(48,\)"),
-    "labels as a column": (X, Y[:, None], r"\(48, 1\)"),
+    "labels as a column": (X, Y[:, None], r"\(48, 1\); write np.ravel\(y\)"),
+    "one-hot labels": (X, np.eye(8)[Y % 8], r"argmax\(1\)"),
+    "a quantity as labels": (X, np.arange(48) + 7, "48 different labels, 7 to 54: clpu learns classes"),
+    "nothing": (None, Y, "inputs are missing"),
+    "a path": ("data.csv", Y, "read the file first"),
+    "a sparse matrix": (Sparse(), Y, r"toarray\(\)"),
     "one class": (X, np.full(48, 7), "two classes"),
     "labels beyond 64 bits": (X, np.full(48, 2**64 - 1, dtype=np.uint64), "64"),
     "dataset and labels": (TensorDataset(torch.tensor(X), torch.tensor(Y)), Y, "not both"),
@@ -195,6 +205,13 @@ def test_a_module_that_returns_something_else_is_refused(module, says):
 def test_bad_settings_are_refused_with_what_is_known(arguments, error, says):
     with pytest.raises(error, match=says):
         Agent(**arguments)
+
+
+def test_a_setting_of_the_agent_is_not_one_of_a_request():
+    agent = Agent(**TINY)
+    with pytest.raises(BadSetting, match="hidden is a setting of the agent"):
+        agent.learn("1", X, Y, hidden=(8,))
+    assert agent.tasks == {}
 
 
 def test_training_that_explodes_is_refused():

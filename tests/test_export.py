@@ -1,5 +1,6 @@
 """Networks out again: programs that answer as the agent does, and say what they hold."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from clpu import Agent, BadNetwork, BadSetting, CannotForget, UnknownTask
 from clpu.export import ABOUT, describe, export
+from clpu.tables import bucket
 from clpu.testing import TINY, make_task
 
 X, Y = make_task("1")
@@ -76,15 +78,32 @@ def test_a_forgettable_task_is_exported_when_told(tmp_path):
 
 
 @pytest.mark.slow
-def test_onnx_answers_as_the_agent_does(tmp_path):
+def test_onnx_answers_as_the_agent_does(tmp_path, capfd):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     agent = taught()
     about = export(agent, tmp_path / "one.onnx", "1")
+    assert capfd.readouterr().err == ""
     session = runtime.InferenceSession(tmp_path / "one.onnx")
     (found,) = session.run(None, {"x": RAW})
     assert np.allclose(found, agent.predict("1", RAW), atol=1e-5)
     assert json.loads(session.get_modelmeta().custom_metadata_map[ABOUT]) == json.loads(json.dumps(about))
+
+
+def test_images_of_bytes_and_columns_of_text_are_taken_as_they_were_learned(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (24, 4, 4), dtype=np.uint8)
+    agent = Agent(**SCALED)
+    agent.learn("1", images, np.arange(24) % 2)
+    assert export(agent, tmp_path / "1.pt2", "1")["takes"] == "uint8 of shape (n, 4, 4): pixels from 0 to 255"
+    program = torch.export.load(tmp_path / "1.pt2").module()
+    assert np.allclose(program(torch.tensor(images)).numpy(), agent.predict("1", images), atol=1e-6)
+    table = {"size": X[:, 0], "kind": NAMES}
+    agent = Agent(**SCALED)
+    agent.learn("1", table, Y)
+    how = export(agent, tmp_path / "table.pt2", "1")["text"]
+    number = how[how.index("int.from_bytes") :]
+    found = {kind: eval(number, {"hashlib": hashlib, "column": "kind", "text": kind}) for kind in ("ant", "bee")}
+    assert found == {kind: bucket("kind", kind) for kind in ("ant", "bee")}
 
 
 @pytest.mark.slow

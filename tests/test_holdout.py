@@ -41,6 +41,10 @@ def test_the_interval_is_wilsons(n, correct, low, high):
     assert np.allclose(HeldOut(n, correct, 0).interval, (low, high), atol=1e-4)
 
 
+def test_the_interval_that_is_shown_contains_the_figure():
+    assert str(HeldOut(10077, 10047.0, 5038)).startswith("99.7% of 10077 held-out examples (99.6% to 99.8%); ")
+
+
 def test_the_figure_is_the_accuracy_on_what_was_not_learned_from():
     agent = Agent("ind", **{**TINY, "epochs": 30, "lr": 0.1})
     outcome = agent.learn("1", X, Y, holdout=0.25)

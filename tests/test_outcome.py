@@ -1,6 +1,10 @@
 """What `learn` and `keep` report about the tasks in memory, in Python and on the command line."""
 
+import contextlib
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import clpu
 from clpu import Agent, Change, Outcome
 from clpu.cli import app
 from clpu.networks.linear import Linear
+from clpu.outcome import HeldOut
 from clpu.testing import TINY, make_task, run_stream
 
 NINE = {**TINY, "memory": 9}
@@ -72,6 +77,18 @@ def test_losses_are_those_above_a_limit():
     assert outcome.losses(of=0.01).keys() == {"a", "b"}
 
 
+def test_what_is_printed_in_python_is_what_the_command_line_says():
+    outcome = Outcome({"a": Change(0.9, 0.5), "b": Change(None, 0.25)}, HeldOut(10, 3.0, 4))
+    assert str(outcome).splitlines() == [
+        f"accuracy: {outcome.held_out}",
+        "correct in memory: a 50.0% (before: 90.0%), b 25.0%",
+        "warning: that is no better than always answering with the most frequent label",
+        "warning: a lost 40.0 points on its memory",
+    ]
+    assert outcome.warnings(lambda name: "it")[1] == "it lost 40.0 points on its memory"
+    assert str(Outcome({})) == ""
+
+
 @pytest.fixture
 def spoilt(monkeypatch):
     """A merge that ruins the main network."""
@@ -108,7 +125,8 @@ def test_the_command_line_says_what_a_keep_did_without_naming_tasks(tmp_path):
     command("learn", store, "south", "--data", tmp_path / "south.npz", "--temporary")
     kept = command("keep", store, "south")
     assert "made permanent; correct in memory: this task" in kept.stdout
-    assert "(before: 100.0%), 1 remembered" in kept.stdout
+    assert "(before: 100.0%), 1 remembered task " in kept.stdout
+    assert command("keep", store, "south").stdout.startswith("permanent already; correct in memory: this task")
     assert "north" not in kept.output
     assert "south" not in kept.output
 
@@ -121,3 +139,22 @@ def test_the_command_line_warns_of_large_losses(tmp_path):
     kept = command("keep", store, "south")
     assert re.search(r"warning: this task lost \d\d\.\d points on its memory\n", kept.stderr)
     assert re.search(r"warning: a remembered task lost \d\d\.\d points on its memory\n", kept.stderr)
+
+
+def test_in_a_terminal_the_table_comes_when_the_progress_bar_is_gone(tmp_path):
+    pty = pytest.importorskip("pty")
+    store = store_with(tmp_path, "north", "south")
+    command("learn", store, "north", "--data", tmp_path / "north.npz")
+    command("learn", store, "south", "--data", tmp_path / "south.npz", "--temporary")
+    code = [sys.executable, "-c", "from clpu.cli import main; main()", "keep", str(store), "south"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(code, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "90"})
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # Linux ends a terminal that nobody writes to any more with an error
+        while part := os.read(ours, 4096):
+            seen += part
+    os.close(ours)
+    assert process.wait() == 0
+    assert 0 <= seen.rindex(b"merge") < seen.index(b"correct in memory")
+    assert seen.count(b"north") == 1

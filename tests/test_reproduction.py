@@ -1,7 +1,10 @@
 """REPRODUCTION.md says what the runs in reproduction/ say."""
 
+import csv
 import importlib.util
 import json
+import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from clpu.report.paper import tables as printed
 from clpu.results import read_run
 
 ROOT = Path(__file__).parent.parent
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def script(name):
@@ -53,6 +57,12 @@ def test_a_changed_figure_file_would_be_noticed(monkeypatch, tmp_path, capsys):
     assert "reproduction/figure.py" in capsys.readouterr().err
 
 
+def test_figures_are_shown_by_viewers_that_know_no_variables():
+    """librsvg and Inkscape draw black boxes where a colour is a variable of a style sheet."""
+    for file in (ROOT / "docs").glob("*.svg"):
+        assert "var(" not in file.read_text(encoding="utf-8"), file.name
+
+
 def test_the_figures_of_clpu_live_are_drawn_from_their_data(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "reproduction"))
     for name, text in script("live_study").drawings():
@@ -79,3 +89,53 @@ def test_a_run_can_be_read_and_names_no_place_on_any_machine(folder):
         assert "/home/" not in text
         assert "/tmp/" not in text
         assert "/work/" not in text
+
+
+def rows_of(run):
+    """The rows of a run's table by method; numbers as floats."""
+    with (ROOT / "reproduction" / run / "table.csv").open(encoding="utf-8") as file:
+        return {
+            row["method"]: {k: float(v) for k, v in row.items() if NUMBER.fullmatch(v)} for row in csv.DictReader(file)
+        }
+
+
+def section(page, begin):
+    """A page from a heading on."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\N{MINUS SIGN}", "-")
+    assert begin in text
+    return text[text.index(begin) :]
+
+
+def test_the_numbers_of_clpu_live_are_those_of_its_runs():
+    """They stand in tables that are written by hand."""
+    ours, short = section("REPRODUCTION.md", "## CLPU-Live"), section("docs/clpu-live.md", "## What it reaches")
+    for name in ("perm-mnist", "rot-mnist"):
+        live, paper = rows_of(f"{name}-live")["clpu-live"], rows_of(f"{name}-paper")
+        assert f"**{live['acc']:.2f} ± {live['acc_std']:.2f}**" in ours
+        assert f"**{live['fm']:.2f} ± {live['fm_std']:.2f}**" in ours
+        assert f"{live['js_ratio']:.2f}, {live['irr']:.2f} |" in ours
+        assert f"{live['acc']:.2f}%" in section("README.md", "# clpu")
+        for row in (live, paper["der++"], paper["clpu-der++"]):
+            assert f"{row['acc']:.2f} / {row['fm']:.2f}" in short
+        for acc, fm in [[f"{paper[method][key]:.2f}" for key in ("acc", "fm")] for method in ("clpu-der++", "der++")]:
+            assert f"| {acc} |" in ours
+            assert f"| {fm} |" in ours
+        bound = rows_of(f"{name}-bound")["der++"]
+        assert f"{bound['acc']:.2f} / {bound['fm']:.2f}" in ours
+        assert bound["acc"] < live["acc"]
+    for name in ("split-cifar10", "split-cifar100"):
+        for row in rows_of(f"{name}-live").values():
+            assert f"| {row['acc']:.2f} ± {row['acc_std']:.2f} |" in ours
+            assert f"| {row['fm']:.2f} ± {row['fm_std']:.2f} |" in ours
+
+
+def test_the_ablation_of_clpu_live_is_what_its_rows_say():
+    ours = section("REPRODUCTION.md", "### Which part brings how much")
+    with (ROOT / "reproduction" / "live" / "ablation.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for name, method in {(row["benchmark"], row["method"]) for row in rows}:
+        mine = [row for row in rows if (row["benchmark"], row["method"]) == (name, method)]
+        accuracies = [statistics.mean(float(row[f"task {task}"]) for task in (1, 2, 4)) for row in mine]
+        lost = statistics.mean(float(row["task 2 before its merge"]) - float(row["task 2"]) for row in mine)
+        (line,) = [line.replace("*", "") for line in ours.splitlines() if method in line and line.startswith("|")]
+        assert f"| {statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} | {lost:.2f} |" in line

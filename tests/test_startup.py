@@ -117,3 +117,15 @@ def test_an_inexact_method_is_asked_to_forget(tmp_path):
     printed, imported = run("forget", tmp_path / "store", "one")
     assert "only approximately" in printed
     assert "torch" in imported
+
+
+def test_what_is_imported_when_it_is_asked_for_is_there_and_listed():
+    """`dir(clpu)` is what an interactive session completes names from."""
+    code = (
+        "import clpu; names = [name for name in dir(clpu) if not name.startswith('__')]; "
+        "assert {'Agent', 'open', 'create', 'export', 'data'} <= {*names}, names; "
+        "assert not {'Any', 'TYPE_CHECKING', 'annotations'} & {*names}, names; "
+        "[getattr(clpu, name) for name in names]; clpu.export.export"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

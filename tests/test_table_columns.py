@@ -1,9 +1,11 @@
 """Tables: columns by name, text without leaking, files of many forms, frames of other packages."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from clpu import Agent, BadData, BadState
 from clpu.tables import WIDTH, bucket, encode, read_delimited
@@ -74,6 +76,34 @@ def test_categories_and_missing_values_of_pandas():
     assert np.isnan(encode(frame)[0][1, WIDTH + 1])
 
 
+def test_pandas_rows_in_a_different_order_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame, answers = pandas.DataFrame(TABLE), pandas.Series(Y)
+    with pytest.raises(BadData, match=r"y.loc\[x.index\]"):
+        learned(frame.sample(frac=1, random_state=0), answers)
+    assert learned(frame.reset_index(drop=True), answers.set_axis(range(5, N + 5))).digest() == learned().digest()
+
+
+def test_polars_frames_that_cannot_be_read_are_refused():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"n": list(range(N, 0, -1)), "answer": list(Y)})
+    with pytest.raises(BadData, match="got LazyFrame"):
+        learned(frame.lazy(), "answer")
+    with pytest.raises(BadData, match="column 'n' cannot be read"):
+        learned(frame.with_columns(polars.col("n").cast(polars.Int128)), "answer")
+
+
+def test_pandas_people_may_be_missing():
+    """What is nobody in a column of text is NaN there."""
+    agent = Agent("ridge", network="base:raw")
+    agent.learn("1", {**TABLE, "who": np.array(["ann", float("nan"), None] * (N // 3), dtype=object)}, Y, people="who")
+    agent.forget(person="ann")
+    never = Agent("ridge", network="base:raw")
+    rest = np.arange(N) % 3 > 0
+    never.learn("1", {name: values[rest] for name, values in TABLE.items()}, Y[rest], people=[None] * rest.sum())
+    assert agent.digest() == never.digest()
+
+
 def test_a_loader_is_taken_as_its_data():
     x, y = make_task("x")
     data = TensorDataset(torch.tensor(x), torch.tensor(y))
@@ -83,13 +113,39 @@ def test_a_loader_is_taken_as_its_data():
     assert agents[0].digest() == agents[1].digest()
 
 
+def test_a_loader_that_draws_or_changes_examples_is_refused():
+    """Its sampler and its collate_fn would not be used."""
+    x, y = make_task("x")
+    data = TensorDataset(torch.tensor(x), torch.tensor(y))
+    agent = Agent("ind", **TINY)
+    weighted = WeightedRandomSampler([1.0] * len(y), len(y))
+    with pytest.raises(BadData, match=r"WeightedRandomSampler would not be used.*Subset.*class_weight"):
+        agent.learn("1", DataLoader(data, sampler=weighted))
+    with pytest.raises(BadData, match="list would not be used"):
+        agent.learn("1", DataLoader(data, batch_sampler=[[0, 1], [5, 6]]))
+    with pytest.raises(BadData, match="collate_fn"):
+        agent.learn("1", DataLoader(data, collate_fn=list))
+    agent.learn("1", DataLoader(Subset(data, range(20)), batch_size=None))
+    same = Agent("ind", **TINY)
+    same.learn("1", DataLoader(data, sampler=SubsetRandomSampler(range(20)), batch_size=4))
+    assert same.digest() == agent.digest(), "what a sampler leaves out is left out"
+    assert agent.accuracy("1", DataLoader(data, shuffle=True)) == agent.accuracy("1", x, y)
+    assert agent.accuracy("1", data) == agent.accuracy("1", x, y)
+
+
 DATES = np.array(["2026-11-18", "2026-11-19"] * (N // 2))
 REFUSED = {
     "dates": ({**TABLE, "when": DATES.astype("datetime64[D]")}, "days since"),
     "dates as text": ({**TABLE, "when": DATES}, "days since"),
+    "row numbers": ({**TABLE, "nr": RNG.permutation(N) + 7}, "'nr' numbers the rows, 7 to 126"),
+    "numbers called an id": ({**TABLE, "customer_id": RNG.permutation(2 * N)[:N]}, r"ignore=\['customer_id'\]"),
+    "numbers called an Id": ({**TABLE, "PassengerId": RNG.permutation(2 * N)[:N]}, "called an identifier"),
+    "thousands": ({**TABLE, "price": np.array([f"1.{i:03d},50" for i in range(N)])}, "thousands separators"),
+    "infinity": ({**TABLE, "odd": np.where(SIZE > 1000, np.inf, 0)}, "'odd' holds infinity in"),
     "names": ({**TABLE, "who": np.array([f"p{i}" for i in range(N)])}, r"ignore=\['who'\]"),
     "lists": ({**TABLE, "odd": np.array([[1], [1, 2]] * (N // 2), dtype=object)}, "numbers, booleans or text"),
     "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "same length"),
+    "a column of two axes": ({**TABLE, "odd": np.zeros((N, 2))}, r"'odd' of the table must .* \(120, 2\)"),
     "nothing": ({}, "no columns"),
 }
 
@@ -99,6 +155,24 @@ def test_what_cannot_be_learned_from_is_refused_with_advice(case):
     table, says = REFUSED[case]
     with pytest.raises(BadData, match=says):
         learned(table)
+
+
+def test_numbers_that_only_look_like_identifiers_are_learned_from():
+    repeated = {**TABLE, "shop_id": np.arange(N) % 5, "steps": RNG.permutation(2 * N)[:N], "index": np.arange(N) / 2}
+    assert ["steps", "number"] in learned(repeated).state().tasks["1"].facts["columns"]
+    assert learned({name: values[:10] for name, values in {**TABLE, "nr": np.arange(N)}.items()}, Y[:10]).tasks
+
+
+def test_exact_decimals_are_numbers():
+    decimals = {**TABLE, "size": np.array([Decimal(float(size)) for size in SIZE])}
+    assert learned(decimals).digest() == learned().digest()
+
+
+def test_one_column_to_ignore_and_numbers_as_names_may_be_handed_in_as_they_are():
+    whole = {**TABLE, "id": np.arange(N)}
+    assert learned(whole, ignore="id").digest() == learned().digest()
+    numbered = dict(enumerate([*TABLE.values(), Y]))
+    assert learned(numbered, 3).digest() == learned({str(n): numbered[n] for n in range(3)}).digest()
 
 
 def test_other_columns_than_before_are_refused_by_name():
@@ -169,6 +243,21 @@ def test_files_of_many_forms_say_the_same(case):
 def test_a_file_of_text_only_has_a_header_if_its_first_row_is_like_no_other():
     assert read_delimited("colour,size\nred,big\nblue,small\n", "f").header
     assert not read_delimited("red,big\nblue,small\nred,small\n", "f").header
+
+
+def test_row_numbers_without_a_name_are_left_out():
+    """What pandas' to_csv writes."""
+    found = read_delimited(",a,b\n0,1,x\n1,2.5,y\n", "f")
+    assert {name: values.tolist() for name, values in found.columns.items()} == {"a": [1, 2.5], "b": ["x", "y"]}
+    assert found.notes == ["the first column has no name and is left out"]
+    assert not read_delimited(",red,x\n,blue,y\n", "f").header
+
+
+def test_a_cell_that_turns_numbers_into_text_is_named():
+    text = "a,b,c\n" + "1,x,1a\n" * 9 + "inf,y,2b\n"
+    assert read_delimited(text, "f").notes == [
+        "column 'a' is taken as text, because 1 of its 10 values are not numbers, such as 'inf'"
+    ]
 
 
 def test_empty_cells_are_missing_numbers_and_long_integers_stay_exact():

@@ -47,6 +47,16 @@ def test_the_formula_is_the_documented_one():
     assert np.allclose(agent.predict(None, x), softmax(np.concatenate(columns, 1), -1), atol=1e-6)
 
 
+@pytest.mark.parametrize("scaling", ["none", "task"])
+def test_five_percent_of_a_tasks_own_data_are_unfamiliar(scaling):
+    """With scaling there are two reasons to find an input unfamiliar; together they give 5 %, not 10."""
+    x = np.random.default_rng(0).normal(size=(400, 6))
+    agent = Agent("ind", **{**TINY, "scaling": scaling, "epochs": 20, "lr": 0.1})
+    agent.learn("1", x, x[:, 0] > 0)
+    share = np.mean([answer is None for answer in agent.classify(None, x)])
+    assert 0.02 < share <= 0.055
+
+
 def test_an_input_is_ascribed_to_the_task_that_knows_it():
     agent = taught()
     for name in agent.tasks:

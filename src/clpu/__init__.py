@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from clpu.agent import Agent, Progress
     from clpu.methods import METHODS, Method, register
     from clpu.networks.blueprint import register_network
+    from clpu.store import create as create
     from clpu.store import open as open
     from clpu.workers import Workers
 
@@ -50,8 +51,11 @@ _LATER = {
     "Method": "methods",
     "register": "methods",
     "register_network": "networks.blueprint",
+    "create": "store",
+    "open": "store",
     "Workers": "workers",
 }
+_MODULES = ("audit", "data", "export", "store")
 
 __all__ = [
     "METHODS",
@@ -92,10 +96,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("audit", "data", "store"):
+    if name in _MODULES:
         return import_module(f"clpu.{name}")
-    if name == "open":
-        return import_module("clpu.store").open
     if name in _LATER:
         return getattr(import_module(f"clpu.{_LATER[name]}"), name)
     raise AttributeError(f"module 'clpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_LATER, *_MODULES, "__version__"})

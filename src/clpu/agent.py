@@ -26,7 +26,7 @@ from clpu.errors import (
 )
 from clpu.handler import Handler
 from clpu.holdout import check_share
-from clpu.inputs import left_in
+from clpu.inputs import left_in, read_pairs
 from clpu.intake import RequestData
 from clpu.labels import decode, encode, read_labels
 from clpu.learning.randomness import check_seeds
@@ -328,9 +328,13 @@ class Agent:
         answers = [[pairs[column] for column in row] for row in columns]
         return answers if self._population else answers[0]
 
-    def accuracy(self, task: str, x: Any, y: Any) -> Any:
-        """The share of inputs whose most probable label is the given one: a float, or an array over replicas."""
+    def accuracy(self, task: str, x: Any, y: Any = None) -> Any:
+        """The share of inputs whose most probable label is the given one: a float, or an array over replicas.
+
+        As for `learn`, `x` may be a torch Dataset of pairs, or a table of which `y` names the column of labels.
+        """
         state = self._state
+        x, y = (x, y) if y is not None else read_pairs(x, y)
         if isinstance(y, str) and tables.is_table(x):
             x, y, *_ = tables.take(x, y)
         logits = self._logits(state, task, x)

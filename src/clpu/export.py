@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,20 @@ import clpu
 from clpu.agent import Agent
 from clpu.errors import BadData, BadNetwork, BadSetting, CannotForget, MissingPackage, UnknownTask
 from clpu.io import canonical, write_atomically
-from clpu.networks.blueprint import Inputs
+from clpu.networks.blueprint import FACTORIES, Inputs
 from clpu.networks.parts import Pixels
 from clpu.scaling import Scaling, fixed
+from clpu.tables import WIDTH
 
 #: The name under which the description is in a file.
 ABOUT = "clpu.json"
 FORMATS = (".pt2", ".onnx")
+#: How to make numbers of text columns without clpu.
+TEXT = (
+    f"a column of text takes {WIDTH} numbers, of which one is 1 and the others are 0 (of a missing text, all): in "
+    "Python the number int.from_bytes(hashlib.blake2b(f'{len(column)}:{column}={text}'.encode(), digest_size=8)"
+    f".digest(), 'big') % {WIDTH}"
+)
 
 
 class ExportedTask(nn.Module):
@@ -81,7 +90,7 @@ def export(agent: Agent, path: Path | str, task: str | None = None, *, forgettab
     with torch.no_grad():
         modules = [_module(agent, name) for name in names]
         facts = [state.tasks[name].facts for name in names]
-        example = _example(facts, modules[0].pixels)
+        example = _example(facts, modules[0].pixels, _scales_numbers(agent))
         about = {
             "format": "clpu-export",
             "clpu": clpu.__version__,
@@ -94,6 +103,8 @@ def export(agent: Agent, path: Path | str, task: str | None = None, *, forgettab
             ],
             "note": "a copy of learned networks: forgetting a task in its store does not reach this file",
         }
+        if any(kind == "text" for fact in facts for _, kind in fact.get("columns", [])):
+            about["text"] = TEXT
         module: nn.Module = modules[0] if task is not None else Exported(modules)
         write_atomically(file, _written(module, example, about, file.suffix))
     return about
@@ -117,10 +128,17 @@ def _takes(example: Tensor) -> str:
     return f"{str(example.dtype).removeprefix('torch.')} of shape (n, {', '.join(map(str, example.shape[1:]))}): {kind}"
 
 
-def _example(facts: Sequence[Any], pixels: Pixels) -> Tensor:
+def _scales_numbers(agent: Agent) -> bool:
+    """Whether every number that the agent learns from is scaled, so that inputs which are not scaled are bytes."""
+    network = agent.state().about["network"]
+    theirs = network == "module" or network in FACTORIES or network.startswith("base:")
+    return not theirs and agent.settings.get("scaling") in ("auto", "task")
+
+
+def _example(facts: Sequence[Any], pixels: Pixels, numbers_are_scaled: bool) -> Tensor:
     """Two inputs as the tasks take them: scaled numbers in double precision, tokens as integers, else floats.
 
-    Pixels are bytes where the network normalises them by the mean and standard deviation of their channels.
+    Pixels are bytes where only they are not scaled, or are normalised by the mean and standard deviation of channels.
     """
     kinds = {"scaled" if fact.get("scaling") is not None else "plain" for fact in facts}
     if len(kinds) > 1:
@@ -129,7 +147,7 @@ def _example(facts: Sequence[Any], pixels: Pixels) -> Tensor:
     if inputs.integer:
         return torch.zeros((2, *inputs.shape), dtype=torch.int64)
     shape = (inputs.shape[0] // 4,) if facts[0].get("scaling") == "fixed" else inputs.shape
-    plain = torch.uint8 if pixels.mean else torch.float32
+    plain = torch.uint8 if pixels.mean or numbers_are_scaled else torch.float32
     return torch.zeros((2, *shape), dtype=torch.float64 if kinds == {"scaled"} else plain)
 
 
@@ -154,11 +172,24 @@ def _written(module: nn.Module, example: Tensor, about: dict[str, Any], suffix: 
 
 def _onnx(program: Any, about: dict[str, Any]) -> bytes:
     names = [f"p_{entry['task']}" for entry in about["tasks"]]
-    made = torch.onnx.export(program, (), input_names=["x"], output_names=names, dynamo=True, verbose=False)
+    with _quiet("torch.onnx"):  # which says what it does not need
+        made = torch.onnx.export(program, (), input_names=["x"], output_names=names, dynamo=True, verbose=False)
     assert made is not None
     made.model.metadata_props[ABOUT] = canonical(about)
     written: bytes = made.model_proto.SerializeToString()
     return written
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """A package's log without its warnings."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def describe(path: Path | str) -> dict[str, Any]:

@@ -47,7 +47,8 @@ class Handler:
 
     def settings_for(self, given: Mapping[str, Any]) -> Any:
         """The agent's settings of the method with some of them replaced for one request."""
-        refuse_unknown(given, setting_fields(self.method.Settings))
+        of_network = setting_fields(type(self.blueprint.settings))
+        refuse_unknown(given, setting_fields(self.method.Settings), of_network)
         for name in self.method.same_for_all_tasks:
             if name in given:
                 raise BadSetting(f"{name} is a setting of the agent, chosen when it is made, not of one request")

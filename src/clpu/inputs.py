@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -10,14 +11,26 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from clpu.errors import BadData, BadRequest
 from clpu.labels import classes, read_labels
 from clpu.learning.batches import Examples
 from clpu.networks.blueprint import Inputs
 from clpu.requests import Scope, check_id
-from clpu.tables import is_table, take
+from clpu.tables import MANY, is_table, take
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -32,7 +45,8 @@ def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.dev
     x = _unloaded(x)
     tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x)
     if tensor.dim() < 2:
-        raise BadData(f"inputs must have shape (examples, …), got {tuple(tensor.shape)}")
+        one = "; of a single example, write x[None]" if tensor.dim() else ""
+        raise BadData(f"inputs must have shape (examples, …), got {tuple(tensor.shape)}{one}")
     if tensor.numel() == 0:
         raise BadData(f"inputs are empty: shape {tuple(tensor.shape)}")
     if expected is not None and tuple(tensor.shape[1:]) != expected.shape:
@@ -76,18 +90,29 @@ def read_examples(
 
     `fewest` is the number of classes that it must have.
     """
-    x = _unloaded(x)
-    if isinstance(x, Dataset):
-        if y is not None:
-            raise BadData("hand in either a Dataset of (x, y) pairs or x and y, not both")
-        x, y = _from_dataset(x)
+    x, y = read_pairs(x, y)
     inputs = read_inputs(x, expected, tokens, device, wide=wide)
     if wide and inputs.is_floating_point() and bool(inputs.isnan().all()):
         raise BadData("every value of every input is missing (NaN)")
     labels, codes = classes(read_labels(y, len(inputs)))
     if len(labels) < fewest:
         raise BadData(f"a task needs at least two classes, got only label {labels[0]!r:.60}")
+    if fewest > 1 and len(codes) >= MANY and len(labels) > len(codes) / 2 and not isinstance(labels[0], str):
+        raise BadData(
+            f"{len(codes)} examples have {len(labels)} different labels, {labels[0]} to {labels[-1]}: clpu learns "
+            "classes, so cut a measured quantity into ranges first (np.digitize(y, edges)); hand in names as text"
+        )
     return Examples(inputs, torch.from_numpy(codes).to(device), labels)
+
+
+def read_pairs(x: Any, y: Any) -> tuple[Any, Any]:
+    """Inputs and labels, which a Dataset or a DataLoader brings together."""
+    x = _unloaded(x)
+    if not isinstance(x, Dataset):
+        return x, y
+    if y is not None:
+        raise BadData("hand in either a Dataset of (x, y) pairs or x and y, not both")
+    return _from_dataset(x)
 
 
 def read_people(people: Any, count: int) -> tuple[tuple[str, ...], ...]:
@@ -153,7 +178,22 @@ def _per_record(values: Any, count: int, what: str) -> list[Any]:
 
 def _unloaded(x: Any) -> Any:
     """Return the data set of a `DataLoader`: the agent makes its own batches, in an order that its seed decides."""
-    return x.dataset if isinstance(x, DataLoader) else x
+    if not isinstance(x, DataLoader):
+        return x
+    if x.collate_fn not in (default_collate, default_convert):
+        raise BadData(
+            "the DataLoader has a collate_fn, which would not be used: the agent makes its own batches. Let the data "
+            "set do what it does, and hand that in"
+        )
+    sampler = x.batch_sampler.sampler if type(x.batch_sampler) is BatchSampler else x.batch_sampler or x.sampler
+    if type(sampler) is SubsetRandomSampler:
+        return Subset(x.dataset, list(sampler.indices))
+    if type(sampler) not in (SequentialSampler, RandomSampler) and not isinstance(x.dataset, IterableDataset):
+        raise BadData(
+            f"the DataLoader's {type(sampler).__name__} would not be used: the agent makes its own batches. To leave "
+            "examples out, hand in a torch.utils.data.Subset; for rare classes, set class_weight='balanced'"
+        )
+    return x.dataset
 
 
 def _as_tensor(data: Any) -> Tensor:
@@ -163,11 +203,20 @@ def _as_tensor(data: Any) -> Tensor:
             raise BadData(f"inputs must be an ordinary dense tensor, got {tensor.layout} on {tensor.device}")
     elif isinstance(data, np.ma.MaskedArray):
         raise BadData("inputs must have no masked values; fill them first")
+    elif data is None:
+        raise BadData("inputs are missing")
+    elif hasattr(data, "toarray"):
+        raise BadData(f"inputs must be dense, got a sparse {type(data).__name__}; write x.toarray()")
+    elif isinstance(data, (str, os.PathLike)):
+        raise BadData(f"inputs must be data, got {data!r:.60}; read the file first, or use `clpu learn --data FILE`")
     else:
         try:
             array = np.asarray(data)
             if array.dtype.kind not in "fiub":
-                raise BadData(f"inputs must be numbers, got an array of {array.dtype}")
+                raise BadData(
+                    f"inputs must be numbers, got an array of {array.dtype}; hand in a table with columns of text as a "
+                    "data frame or a dictionary of columns, and compute features of sentences first (docs/your-data.md)"
+                )
             if array.dtype.kind == "u" and array.dtype.itemsize > 1:
                 if array.dtype.itemsize == 8 and array.size and int(array.max()) > np.iinfo(np.int64).max:
                     raise BadData(f"inputs hold numbers beyond 64 signed bits: {int(array.max())}")

@@ -188,12 +188,10 @@ class Intake:
         """A new task's data as arrays and, of a table, its columns, which must be the active tasks'."""
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(given.x):
-            if (
-                given.ignore
-                or given.text
-                or any(isinstance(name, str) for name in (given.y, given.people, given.records))
-            ):
-                raise BadData("only a table has columns to name: a data frame, or a dictionary of columns")
+            names = (given.y, given.people, given.records)
+            if given.ignore or given.text or any(isinstance(name, str) for name in names):
+                got = f"got {type(given.x).__name__}"
+                raise BadData(f"only a table has columns to name: a data frame, or a dictionary of columns; {got}")
             if any(before):
                 raise BadData(f"{_NAMED}; hand in a table with the columns {listed(n for n, _ in before[0] or [])}")
             return given, []

@@ -25,7 +25,7 @@ def read_labels(y: Any, count: int | None = None) -> NDArray[Any]:
         raise BadData("labels are missing: hand in x and y, or a torch Dataset of (x, y) pairs")
     array = _array(y)
     if count is not None and array.shape != (count,):
-        raise BadData(f"expected one label per input, shape ({count},), got {array.shape}")
+        raise BadData(f"expected one label per input, shape ({count},), got {array.shape}{_advice(array, count)}")
     if array.dtype.kind == "O":
         array = _of_one_kind(array)
     if array.dtype.kind == "U":
@@ -111,6 +111,15 @@ def _of_one_kind(array: NDArray[Any]) -> NDArray[Any]:
         return array.astype(np.int64)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     raise BadData(f"labels must be all integers, all booleans or all text, got {names}")
+
+
+def _advice(array: NDArray[Any], count: int) -> str:
+    """What makes labels of a wrong shape right, if that can be told."""
+    if array.shape == (count, 1):
+        return "; write np.ravel(y)"
+    if array.ndim == 2 and len(array) == count and array.dtype.kind in "fiub" and (array.sum(1) == 1).all():
+        return "; write y.argmax(1) if these are one-hot"
+    return ""
 
 
 def _about_floats(array: NDArray[Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ class Change:
     def loss(self) -> float:
         """By how much it fell; 0 if it rose."""
         return 0.0 if self.before is None else max(0.0, self.before - self.after)
+
+    def __str__(self) -> str:
+        return f"{self.after:.1%}" + ("" if self.before is None else f" (before: {self.before:.1%})")
 
 
 #: Two-sided 95% of the normal distribution.
@@ -64,7 +67,7 @@ class HeldOut:
     def __str__(self) -> str:
         low, high = self.interval
         return (
-            f"{self.accuracy:.1%} of {self.examples} held-out examples ({low:.0%} to {high:.0%}); "
+            f"{self.accuracy:.1%} of {self.examples} held-out examples ({low:.1%} to {high:.1%}); "
             f"always answering with the most frequent label: {self.largest:.1%}"
         )
 
@@ -86,8 +89,12 @@ class Outcome:
     correctly, as a mean over replicas. The network was trained on them, so this does not estimate the accuracy on new
     data; but a large fall is visible in it too.
 
-    >>> Outcome({"digits": Change(0.98, 0.97), "clinic": Change(0.95, 0.6)}).losses(of=0.03)
+    >>> outcome = Outcome({"digits": Change(0.98, 0.97), "clinic": Change(0.95, 0.6)})
+    >>> outcome.losses(of=0.03)
     {'clinic': 0.35}
+    >>> print(outcome)
+    correct in memory: digits 97.0% (before: 98.0%), clinic 60.0% (before: 95.0%)
+    warning: clinic lost 35.0 points on its memory
     """
 
     memory: Mapping[str, Change]
@@ -97,3 +104,17 @@ class Outcome:
     def losses(self, of: float = 0.03) -> dict[str, float]:
         """The tasks whose accuracy on their memory fell by more than that, and by how much."""
         return {task: round(change.loss, 6) for task, change in self.memory.items() if change.loss > of}
+
+    def warnings(self, name: Callable[[str], str] = str) -> list[str]:
+        """What should not go unnoticed; `name` says what tasks are called."""
+        found = []
+        if self.held_out is not None and not self.held_out.better:
+            found.append("that is no better than always answering with the most frequent label")
+        lost = (f"{name(task)} lost {100 * loss:.1f} points on its memory" for task, loss in self.losses().items())
+        return [*found, *lost]
+
+    def __str__(self) -> str:
+        lines = [] if self.held_out is None else [f"accuracy: {self.held_out}"]
+        shown = ", ".join(f"{task} {change}" for task, change in self.memory.items())
+        lines += [f"correct in memory: {shown}"] if shown else []
+        return "\n".join([*lines, *(f"warning: {text}" for text in self.warnings())])

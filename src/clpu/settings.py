@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -122,10 +122,12 @@ ALIASES = {
 }
 
 
-def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object]) -> None:
-    """Refuse a name that is not a setting, and say what the settings are."""
+def refuse_unknown(values: Mapping[str, Any], fields: Mapping[str, object], elsewhere: Collection[str] = ()) -> None:
+    """Refuse a name that is not a setting, and say what the settings are; some are settings `elsewhere` only."""
     for name in values:
         if name not in fields:
+            if name in elsewhere:
+                raise BadSetting(f"{name} is a setting of the agent, chosen when it is made, not of one request")
             alias = ALIASES.get(name.lower())
             near = [alias] if alias in fields else difflib.get_close_matches(name, fields, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."

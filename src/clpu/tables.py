@@ -15,8 +15,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,10 @@ WIDTH = 16
 #: How files write a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 SEPARATORS = "\t;|"
+#: From how many rows on a column can be taken for an identifier.
+MANY = 20
+_NAMED_ID = re.compile(r"(?:^|[^A-Za-z])(?:[Ii]d|ID|uuid|UUID|[Ii]ndex)$|[a-z]I[dD]$")
+_WITH_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:[.,' \u00a0\u202f]\d{3})+(?:[.,]\d+)?$")
 
 #: A column's name, and "number" or "text".
 Column = tuple[str, str]
@@ -37,16 +43,19 @@ Column = tuple[str, str]
 
 def is_table(x: Any) -> bool:
     """Whether data have named columns."""
-    return isinstance(x, Mapping) or (hasattr(x, "columns") and hasattr(x, "__getitem__") and hasattr(x, "to_numpy"))
+    return isinstance(x, Mapping) or all(hasattr(type(x), name) for name in ("columns", "__getitem__", "to_numpy"))
 
 
-def take(x: Any, y: Any, ignore: Sequence[str] = (), people: Any = None, records: Any = None) -> tuple[Any, ...]:
+def take(x: Any, y: Any, ignore: Sequence[str] | str = (), people: Any = None, records: Any = None) -> tuple[Any, ...]:
     """A table's inputs, labels, people and ids of records; each but the first may be the name of a column.
 
-    Columns to `ignore` are left out.
+    Columns to `ignore`, several or one, are left out.
     """
     columns = _columns(x)
-    named = [*ignore, *(value for value in (y, people, records) if isinstance(value, str))]
+    _check_order(x, y)
+    y = str(y) if isinstance(y, int) and str(y) in columns else y  # a data frame may have numbers for names
+    ignored = [ignore] if isinstance(ignore, str) else [str(name) for name in ignore]
+    named = [*ignored, *(value for value in (y, people, records) if isinstance(value, str))]
     strange = [name for name in named if name not in columns]
     if strange:
         raise BadData(f"there is no column {strange[0]!r:.60}; the columns are {listed(columns)}")
@@ -119,30 +128,48 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
     names = list(x) if isinstance(x, Mapping) else list(x.columns)
     if len(set(map(str, names))) < len(names):
         raise BadData(f"two columns have the same name among {listed(names)}")
-    columns = {str(name): _array(x[name]) for name in names}
-    if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
-        raise BadData("the columns of a table must have the same length, with one value per row")
+    columns = {str(name): _array(str(name), x[name]) for name in names}
+    odd = next((name for name, array in columns.items() if array.ndim != 1), None)
+    if odd is not None:
+        raise BadData(f"column {odd!r:.60} of the table must have one value per row, got shape {columns[odd].shape}")
+    if len({len(array) for array in columns.values()}) > 1:
+        raise BadData("the columns of a table must have the same length")
     return columns
 
 
-def _array(values: Any) -> NDArray[Any]:
+def _array(name: str, values: Any) -> NDArray[Any]:
     """A column as an array, in which lists (of people) stay lists, and numbers beside text stay numbers."""
     kinds = {type(value) for value in values} if isinstance(values, (list, tuple)) else set()
     if kinds & {list, tuple, set} or (str in kinds and len(kinds) > 1):
         array = np.empty(len(values), dtype=object)
         array[:] = values
         return array
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except Exception as error:  # of whatever package the table comes from
+        raise BadData(f"column {name!r:.60} cannot be read as an array: {error!s:.100}") from None
+
+
+def _check_order(x: Any, y: Any) -> None:
+    """Refuse pandas' frame and series if they have the same rows in a different order, by their index."""
+    mine: Any = getattr(x, "index", None)
+    other: Any = getattr(y, "index", None)
+    if not hasattr(mine, "equals") or not hasattr(other, "equals"):
+        return
+    if not mine.equals(other) and mine.sort_values().equals(other.sort_values()):
+        raise BadData("x and y have the same rows in a different order, by their index; write y = y.loc[x.index]")
 
 
 def _kind(name: str, values: NDArray[Any]) -> str:
     """ "number" or "text"; dates, and whatever else there is, are refused."""
+    if values.dtype.kind in "iu":
+        _refuse_identifiers(name, values)
     if values.dtype.kind in "fiub":
         return "number"
     if values.dtype.kind in "Mm":
         raise BadData(_about_dates(name))
     present = [value for value in values.tolist() if not _is_missing(value)]
-    if all(isinstance(value, (int, float, np.number, np.bool_)) for value in present):
+    if all(isinstance(value, (int, float, Decimal, np.number, np.bool_)) for value in present):
         return "number"
     if not all(isinstance(value, str) for value in present):
         kinds = ", ".join(sorted({type(value).__name__ for value in present}))
@@ -152,11 +179,12 @@ def _kind(name: str, values: NDArray[Any]) -> str:
     some = present[:20]
     if some and all(_looks_like_a_date(value) for value in some):
         raise BadData(_about_dates(name))
-    if len(present) >= 20 and len(set(present)) > len(present) / 2:
+    if len(present) >= MANY and all(map(_WITH_THOUSANDS.match, some)):
+        raise BadData(f"column {name!r:.60} holds numbers with thousands separators ({some[0]!r:.40}); remove them")
+    if len(present) >= MANY and len(set(present)) > len(present) / 2:
         raise BadData(
-            f"column {name!r:.60} has a different text in most rows ({present[0]!r:.40}, …): leave an identifier out "
-            f"(ignore=[{name!r:.60}], --ignore on the command line); for sentences, compute features first "
-            "(docs/your-data.md)"
+            f"column {name!r:.60} has a different text in most rows ({present[0]!r:.40}, …): {_leave_out(name)}; for "
+            "sentences, compute features first (docs/your-data.md)"
         )
     return "text"
 
@@ -174,25 +202,52 @@ def _declared(name: str, values: NDArray[Any], text: Collection[str]) -> str:
     return "number"
 
 
+def _refuse_identifiers(name: str, values: NDArray[Any]) -> None:
+    """Refuse row numbers, in any order, and columns that are called an id and hold a number of its own in most rows."""
+    if len(values) < MANY:
+        return
+    distinct, span = len(np.unique(values)), int(values.max()) - int(values.min()) + 1
+    if distinct == len(values) == span:
+        raise BadData(
+            f"column {name!r:.60} numbers the rows, {values.min()} to {values.max()}: {_leave_out(name)}; if it means "
+            "something, hand it in as decimals (1.0)"
+        )
+    if distinct > 0.9 * len(values) and _NAMED_ID.search(name.strip()):
+        raise BadData(
+            f"column {name!r:.60} is called an identifier and has a different number in most rows: "
+            f"{_leave_out(name)}, or rename it"
+        )
+
+
+def _leave_out(name: str) -> str:
+    return f"leave an identifier out (ignore=[{name!r:.60}], --ignore on the command line)"
+
+
 def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
     """One column as numbers (n, 1), or text as (n, 16)."""
     if kind == "number":
-        try:
-            if values.dtype.kind in "fiub":
-                return values.astype(np.float64)[:, None]
-            if values.dtype.kind in "Mm":
-                raise BadData(_about_dates(name))
-            return np.array([[np.nan if _is_missing(v) else float(v)] for v in values.tolist()], dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, BadData):
-                raise
-            raise BadData(f"column {name!r:.60} held numbers when the task was learned: {error!s:.100}") from None
+        numbers = _numbers(name, values)
+        if np.isinf(numbers).any():
+            raise BadData(f"column {name!r:.60} holds infinity in {np.isinf(numbers).sum()} of {len(numbers)} rows")
+        return numbers[:, None]
     encoded = np.zeros((len(values), WIDTH))
     for row, value in enumerate(values.tolist()):
         if not _is_missing(value):
             whole = isinstance(value, float) and value.is_integer()  # NumPy writes 1 as 1.0 beside a 2.5
             encoded[row, bucket(name, str(int(value)) if whole else str(value))] = 1.0
     return encoded
+
+
+def _numbers(name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """A column of numbers, in which NaN stands for a missing one."""
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    if values.dtype.kind in "Mm":
+        raise BadData(_about_dates(name))
+    try:
+        return np.array([np.nan if _is_missing(v) else float(v) for v in values.tolist()], dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadData(f"column {name!r:.60} held numbers when the task was learned: {error!s:.100}") from None
 
 
 def bucket(column: str, text: str) -> int:
@@ -263,6 +318,10 @@ def read_delimited(text: str, what: str, verbatim: Collection[str] = ()) -> Deli
     header = _has_header(rows, decimal_comma)
     names = [name.strip() for name in rows[0]] if header else [str(number) for number in range(1, count + 1)]
     body = rows[1:] if header else rows
+    notes = [] if header else [f"no header found, so columns are named 1 to {count}"]
+    if header and not names[0] and count > 1:
+        notes.append("the first column has no name and is left out")
+        names, body = names[1:], [row[1:] for row in body]
     if not body:
         raise BadData(f"{what} has no rows below its header")
     if len(set(names)) < len(names) or "" in names:
@@ -273,8 +332,23 @@ def read_delimited(text: str, what: str, verbatim: Collection[str] = ()) -> Deli
         as_text = np.array([cell.strip() or None for cell in cells], dtype=object)
         columns[name] = as_text if name in verbatim else _values(cells, decimal_comma)
     shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
-    notes = [] if header else [f"no header found, so columns are named 1 to {count}"]
-    return Delimited(columns, header, separator, notes + ([f"separated by {shown}"] if separator != "," else []))
+    notes += [f"separated by {shown}"] if separator != "," else []
+    notes += [_about_mixed(name, values, decimal_comma) for name, values in columns.items()]
+    return Delimited(columns, header, separator, [note for note in notes if note])
+
+
+def _about_mixed(name: str, values: NDArray[Any], decimal_comma: bool) -> str:
+    """What to say of a column of numbers that one cell or a few make a column of text; empty for any other."""
+    if values.dtype.kind != "O":
+        return ""
+    present = [cell for cell in values.tolist() if isinstance(cell, str) and not _is_missing(cell)]
+    odd = [cell for cell in present if _number(cell, decimal_comma) is None]
+    if not odd or len(odd) > len(present) / 2:
+        return ""
+    return (
+        f"column {name!r:.60} is taken as text, because {len(odd)} of its {len(present)} values are not numbers, such "
+        f"as {odd[0]!r:.40}"
+    )
 
 
 def _separator(lines: list[str]) -> str:
@@ -306,11 +380,14 @@ def _number(cell: str, decimal_comma: bool) -> float | None:
 
 
 def _has_header(rows: list[list[str]], decimal_comma: bool) -> bool:
-    """The first row is a header if none of its cells is a number, is empty, or occurs again in its column."""
+    """The first row is a header if none of its cells is a number, is empty, or occurs again in its column.
+
+    The first cell may be empty: tables are often written with their row numbers, which have no name.
+    """
     first = rows[0]
-    if any(_number(cell, decimal_comma) is not None or not cell.strip() for cell in first):
+    if any(_number(cell, decimal_comma) is not None or not (cell.strip() or i == 0) for i, cell in enumerate(first)):
         return False
-    return not any(cell == row[i] for row in rows[1:] for i, cell in enumerate(first))
+    return any(map(str.strip, first)) and not any(cell == row[i] for row in rows[1:] for i, cell in enumerate(first))
 
 
 def _values(cells: list[str], decimal_comma: bool) -> NDArray[Any]:

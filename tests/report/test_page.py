@@ -321,6 +321,14 @@ class TestPareto:
         row = summarise(paper_run)[1]
         bound = replace(row, method="bound", bytes=row.bytes - 1, about=replace(row.about, upper_bound=True))
         assert pareto.front([row, bound]) == {row.method}
+        for drawing in pareto.panels([row, bound], 520):
+            assert str(drawing).count("point bound") == str(drawing).count("point front") == 1
+
+    def test_a_line_leads_to_a_label_that_is_far_from_its_point(self, paper_run):
+        row = summarise(paper_run)[1]
+        crowd = [replace(row, method=f"m{i}") for i in range(12)]
+        assert all("leader" in str(drawing) for drawing in pareto.panels(crowd, 520))
+        assert not any("leader" in str(drawing) for drawing in pareto.panels([row], 520))
 
     def test_an_unbounded_ratio_is_drawn_at_the_edge(self, paper_run):
         rows = summarise(paper_run)

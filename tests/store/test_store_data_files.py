@@ -46,7 +46,9 @@ def test_columns_of_people_and_ids_and_columns_to_leave_out(tmp_path: Path) -> N
     assert list(table.x) == ["x"]
     assert table.people == [["ann"], ["bob"]]
     assert [a.tolist() for a in (table.records, table.y)] == [["1", "2"], ["yes", "no"]]  # type: ignore[union-attr]
-    assert table.notes == ("separated by tabs",)
+    labels = "labels are taken from column 'kind' (--label-column names a different one)"
+    assert table.notes == ("separated by tabs", labels)
+    assert read(tmp_path / "data.tsv", label="kind").notes == ("separated by tabs",)
     with pytest.raises(BadData, match="no column 'nobody'"):
         read(tmp_path / "data.tsv", people=["nobody"])
 
@@ -80,7 +82,29 @@ def test_a_file_without_header_keeps_its_first_row_and_says_so(tmp_path: Path) -
     table = read(tmp_path / "data.csv")
     assert table.examples == 2
     assert list(table.x) == ["1", "2"]
-    assert table.notes == ("no header found, so columns are named 1 to 3",)
+    assert table.notes[0] == "no header found, so columns are named 1 to 3"
+
+
+def test_labels_are_looked_for_among_the_columns_that_are_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("kind,a,b\nyes,0.5,1.5\nno,2.5,3.5\n")
+    table = read(tmp_path / "data.csv", inputs=["a", "b"])
+    assert table.y is not None
+    assert table.y.tolist() == ["yes", "no"]
+    assert table.notes == ()
+    assert read(tmp_path / "data.csv", ignore=["a", "b"], people=None, inputs=["z"], labelled=False).y is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,kind\n1,x\n2,\n3,y\n", r"1 of 3 labels in column 'kind' of .*data.csv are missing"),
+        ("kind,a\nx,1.5\ny,2.5\n", r"column 'a' of .*data.csv does not hold labels \(--label-column"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_with_the_name_of_their_column(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "data.csv").write_text(text)
+    with pytest.raises(BadData, match=says):
+        read(tmp_path / "data.csv")
 
 
 def test_what_is_neither_a_file_nor_a_folder_is_refused_at_once(tmp_path: Path) -> None:

@@ -56,6 +56,37 @@ def test_a_table_is_learned_judged_and_predicted(tmp_path: Path, table: Path) ->
     assert sum(row["label"] == f"sizes: {other['label']}" for row, other in zip(any_task, named)) > 150
 
 
+def test_what_is_in_a_file_is_said_even_if_it_cannot_be_learned(tmp_path: Path, table: Path) -> None:
+    store = tmp_path / "store"
+    run("init", store, "--method", "ind", "--set", "hidden=(16,)")
+    said = run("learn", store, "sizes", "--data", table, code=1)
+    assert "note: separated by semicolons" in said
+    assert "note: labels are taken from column 'kind'" in said
+    (tmp_path / "same.csv").write_text("a,kind\n" + "1.5,x\n2.5,y\n" * 5)
+    said = run("learn", store, "same", "--data", tmp_path / "same.csv", "--holdout", "0.0001")
+    assert "from 10 examples (too few different ones to hold some out)" in said
+    assert "too few" not in run("relearn", store, "same", "--data", tmp_path / "same.csv", "--holdout", "0")
+
+
+def test_labels_of_test_data_may_be_in_any_column(tmp_path: Path, table: Path) -> None:
+    store = tmp_path / "store"
+    run("init", store, "--method", "ind", "--set", "hidden=(16,)")
+    run("learn", store, "sizes", "--data", table, "--ignore", "id", "--ignore", "who", "--epochs", 60)
+    rows = [line.split(";") for line in table.read_text().splitlines()]
+    (tmp_path / "first.csv").write_text("".join(f"{kind};{size};{colour}\n" for _, _, size, colour, kind in rows))
+    (tmp_path / "id-last.csv").write_text("".join(";".join([*row[::-1]]) + "\n" for row in rows))
+
+    def accuracy(name: str, *more: str) -> float:
+        found = json.loads(run("status", store, "--json", "--test", f"sizes={tmp_path / name}", *more))
+        return float(found["tasks"][0]["accuracy"])
+
+    expected = accuracy("table.csv")
+    assert expected > 0.9
+    assert accuracy("first.csv") == expected
+    assert accuracy("id-last.csv", "--label-column", "kind") == expected
+    assert "was not taught the labels" in run("status", store, "--test", f"sizes={tmp_path / 'id-last.csv'}", code=1)
+
+
 def test_labels_that_mean_nothing_get_a_warning_and_can_be_learned_again(tmp_path: Path, table: Path) -> None:
     store = tmp_path / "store"
     lines = table.read_text().splitlines()

@@ -60,11 +60,11 @@ def _agent(method: str, seed: int, threads: int) -> Agent:
 
 
 def _bar(console: Console) -> Progress:
-    return terminal.progress(console, "{task.description}", BarColumn(), "{task.completed}/{task.total} steps")
+    return terminal.progress(console, "{task.description}", BarColumn(), "{task.fields[steps]}")
 
 
 def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress, console: Console) -> str:
-    line = bar.add_task(str(request))
+    line = bar.add_task(str(request), steps="")
     agent.progress = lambda step: _advance(bar, line, step)
     what = meaning(request, agent.tasks, agent.forgets)
     train = data[request.task].train if what == "learn" else None
@@ -75,7 +75,8 @@ def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress
 
 def _advance(bar: Progress, line: object, step: Step) -> None:
     if step.step % 20 == 0 or step.step == step.steps:
-        bar.update(line, completed=step.step, total=step.steps, description=f"{step.request} {step.phase}")  # type: ignore[arg-type]
+        shown = f"{step.step}/{step.steps} steps"
+        bar.update(line, completed=step.step, total=step.steps, steps=shown, description=f"{step.request} {step.phase}")  # type: ignore[arg-type]
 
 
 def _cell(agent: Agent, task: Task) -> Text:

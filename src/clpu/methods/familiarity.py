@@ -7,8 +7,9 @@ median m and the 5% quantile l of the energy there,
     familiarity = (E(x) − m) / (m − l)
 
 is 0 for a typical input of the task and −1 for one that is less familiar than 95% of them. Where the agent scales
-inputs, far-away ones are recognised by their size too: z² averaged over columns, calibrated in the same way with the
-95% quantile; the smaller of the two numbers counts.
+inputs, far-away ones are recognised by their size too: z² averaged over columns, calibrated in the same way; the
+smaller of the two numbers counts. Each is then calibrated with its 2.5% quantile (of −z²), so that the smaller of the
+two is below −1 for at most 5% of the task's own data.
 
 The weight of a task is exp(3 · familiarity), that of "none of these" exp(3 · −1): none of these is the answer when
 every task finds the input less familiar than 95% of its own data.
@@ -23,6 +24,8 @@ import torch
 from torch import Tensor
 
 SHARPNESS, NONE_OF_THESE = 3.0, -1.0
+#: The share of a task's own data that counts as unfamiliar.
+UNFAMILIAR = 0.05
 #: How many examples calibrate a head.
 EXAMPLES = 1000
 
@@ -34,9 +37,9 @@ def sample(x: Tensor) -> Tensor:
 
 
 def calibration(x: Tensor, logits: Tensor, scaled: bool) -> dict[str, Any]:
-    """Median and 5% quantile of the energy for each replica and, of scaled inputs, of the negative size: JSON."""
+    """Median and low quantile of the energy for each replica and, of scaled inputs, of the negative size: JSON."""
     measured = {"energy": _energy(logits), **({"size": -_size(x)} if scaled else {})}
-    levels = torch.tensor([0.5, 0.05], dtype=torch.float64, device="cpu")
+    levels = torch.tensor([0.5, UNFAMILIAR / len(measured)], dtype=torch.float64, device="cpu")
     return {name: torch.quantile(values.cpu(), levels, dim=-1).T.tolist() for name, values in measured.items()}
 
 

@@ -114,7 +114,7 @@ def _distances(rows: Sequence[Row]) -> Figure:
 
 def _pareto(rows: Sequence[Row]) -> Figure:
     upper_bounds = [row.label for row in rows if row.about.upper_bound]
-    excluded = f"The upper bound ({', '.join(upper_bounds)}) is not compared. " if upper_bounds else ""
+    excluded = f"The upper bound ({', '.join(upper_bounds)}, dashed) is not compared. " if upper_bounds else ""
     return draw_figure(
         lambda width: pareto.panels(rows, width if width < strips.NARROW else 520),
         "Filled: no other method is at least as good in accuracy, peak size and JS-ratio and better in one of them. "

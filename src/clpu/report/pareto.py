@@ -10,6 +10,7 @@ from clpu.report.summary import Row
 from clpu.report.svg import Canvas, Labels, Scale
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 14.0, 14.0, 44.0
+_FAR = 24.0
 
 
 def front(rows: Sequence[Row]) -> set[str]:
@@ -99,12 +100,15 @@ def _panel(
         acc = row.metrics["acc"]
         if not math.isnan(acc.low):
             canvas.line(px, y(acc.low), px, y(acc.high), "whisker")
-        style = "front" if row.method in unbeaten else "beaten"
+        style = "bound" if row.about.upper_bound else "front" if row.method in unbeaten else "beaten"
         tip = f"{row.label}: ACC {acc.value:.2f}%, peak size {formatting.size(row.bytes)}"
         tip += f", JS-ratio {formatting.number(row.metrics['js_ratio'].value)}"
         canvas.circle(px, py, 5, f"point {style}", tip)
     # The most crowded first.
     for row, px, py in sorted(points, key=lambda p: -sum(math.hypot(p[1] - q[1], p[2] - q[2]) < 60 for q in points)):
         lx, ly, anchor = labels.place(px, py, 5, row.label)
+        if abs(ly - py) > _FAR:  # a line leads from the point to a label that is far from it
+            side = {"start": 4, "middle": 0, "end": -4}[anchor]
+            canvas.line(px, py, lx + side, ly - (10 if ly > py else -2), "leader")
         canvas.text(lx, ly, row.label, "point-name" if row.method in unbeaten else "point-name beaten-name", anchor)
     return canvas

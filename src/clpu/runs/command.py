@@ -74,9 +74,9 @@ def execute(folder: RunFolder[Any], options: ExecutionOptions, report: Callable[
         return 130
     failures |= folder.damaged
     if folder.results:
-        written = ", ".join(map(str, report()))
+        written = ", ".join(path.name for path in report())
         if not options.quiet:
-            terminal.say(f"{duration(folder.recipe.seconds or 0)}; wrote {written}", error=True)
+            terminal.say(f"{duration(folder.recipe.seconds or 0)}; wrote {written} to {folder.path}", error=True)
     if failures:
         total = sum(map(len, folder.plan.jobs.values()))
         text = f"{len(failures)} of {total} jobs failed. Run the same command again to retry them:"

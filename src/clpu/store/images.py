@@ -41,7 +41,7 @@ def most(stored: int, limit: int) -> int:
 def load_images(files: Sequence[Path], limit: int) -> Array:
     """Images of one size as (n, height, width), or as (n, 3, height, width) if one has colours; 8 bits per colour."""
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise MissingPackage("reading images needs the package pillow: pip install pillow") from None
     images: Array | None = None
@@ -62,13 +62,15 @@ def load_images(files: Sequence[Path], limit: int) -> Array:
                         grey = True
                     if (height, width) != images.shape[2:]:
                         first = f"{images.shape[3]} by {images.shape[2]}"
-                        raise BadData(f"{path} is {width} by {height}, the first image {first}")
+                        raise BadData(f"{path} is {width} by {height}, the first image {first}: bring all to one size")
                     plain = image.mode in ("1", "L")
                     grey = grey and plain
                     pixels = np.asarray(image.convert("L" if plain else "RGB"))
                     images[number] = pixels[None] if plain else pixels.transpose(2, 0, 1)
         except BadData:
             raise
+        except UnidentifiedImageError:
+            raise BadData(f"{path} is not an image that can be read: its content is in none of the formats") from None
         except Exception as error:  # a decoder fails in many ways
             raise BadData(f"{path} is not an image that can be read: {error!s:.200}") from None
     assert images is not None

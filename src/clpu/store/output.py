@@ -185,27 +185,22 @@ def with_outcome(done: str, outcome: Outcome, task: str) -> str:
     others = [change for name, change in outcome.memory.items() if name != task]
     shown = []
     if task in outcome.memory:
-        shown.append(f"this task {_change(outcome.memory[task])}")
+        shown.append(f"this task {outcome.memory[task]}")
     if others:
         before = [change.before for change in others if change.before is not None]
         mean = Change(
             sum(before) / len(before) if before else None, sum(change.after for change in others) / len(others)
         )
-        shown.append(f"{len(others)} remembered {_change(mean)}")
+        shown.append(f"{len(others)} remembered task{'s' if len(others) > 1 else ''} {mean}")
     if sys.stdout.isatty() and others:
-        table = _table("task", "before", "after")
+        table = _table("correct in memory", "before", "after")
         for name, change in outcome.memory.items():
             then = "" if change.before is None else f"{change.before:.1%}"
             table.add_row(terminal.text(name), then, f"{change.after:.1%}")
         terminal.console().print(table)
-    for name, loss in outcome.losses().items():
-        which = "this task" if name == task else "a remembered task"
-        terminal.say(f"warning: {which} lost {100 * loss:.1f} points on its memory", error=True)
+    for warning in outcome.warnings(lambda name: "this task" if name == task else "a remembered task"):
+        terminal.say(f"warning: {warning}", error=True)
     return f"{done}; correct in memory: {', '.join(shown)}" if shown else done
-
-
-def _change(change: Change) -> str:
-    return f"{change.after:.1%}" + ("" if change.before is None else f" (before: {change.before:.1%})")
 
 
 def _pair(pair: tuple[str, Any] | None) -> str:
@@ -229,7 +224,7 @@ def _write_csv(file: Any, shares: Any, predicted: Any, labels: tuple[int | str, 
 
 def _held(figure: Mapping[str, float]) -> str:
     """The accuracy on examples that were held out when the task was learned, and its 95 % interval."""
-    return f"{figure['accuracy']:.1%} ({figure['low']:.0%} to {figure['high']:.0%})"
+    return f"{figure['accuracy']:.1%} ({figure['low']:.1%} to {figure['high']:.1%})"
 
 
 def _mean(accuracy: float | list[float]) -> str:

@@ -12,7 +12,7 @@ from clpu import terminal
 from clpu.errors import BadRequest
 from clpu.io import canonical, write_atomically
 from clpu.options import Load, load_files
-from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, opens
+from clpu.store.commands.options import Json, Label, OneTask, Opening, Store, Threads, opens
 from clpu.store.commands.requests import agent_of, pair
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def status(
         list[str] | None,
         typer.Option("--test", metavar="TASK=FILE", help="Show the accuracy on labelled data; may be repeated."),
     ] = None,
+    label: Label = None,
     json: Json = False,
     threads: Threads = 1,
     load: Load = None,
@@ -40,7 +41,7 @@ def status(
     files = dict(pair(text, "--test TASK=FILE") for text in test or [])
     with OpenStore(store, opening.access(), write=False) as opened:
         state = opened.load()
-        accuracies = _accuracies(opened, files, threads) if files else {}
+        accuracies = _accuracies(opened, files, label, threads) if files else {}
         show_status(describe(state, opened.path, opened.about.identity, accuracies), json)
         if opened.read_only_because is not None:
             terminal.say(f"read-only: {opened.read_only_because}", error=True)
@@ -93,7 +94,7 @@ def verify(store: Store, *, opening: Opening) -> None:
         raise typer.Exit(1)
 
 
-def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> dict[str, list[float]]:
+def _accuracies(opened: OpenStore, files: Mapping[str, str], label: str | None, threads: int) -> dict[str, list[float]]:
     """The accuracy of each replica on labelled data, by task."""
     import numpy as np
 
@@ -103,6 +104,9 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> di
     agent = agent_of(opened, threads)
     found = {}
     for name, file in files.items():
-        table = read(file, text=text_columns(opened.standing.state.tasks))
+        agent.labels(name)  # refuses a task that is not active
+        tasks = agent.state().tasks
+        inputs = [column for column, _ in tasks[name].facts.get("columns", [])]
+        table = read(file, label=label, text=text_columns(tasks), inputs=inputs)
         found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
     return found

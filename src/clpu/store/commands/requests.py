@@ -103,10 +103,11 @@ def learn(
     table = _read(data, label, ignore, person, record, text)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         more = {"people": table.people, "records": table.records}
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
-        return _learned("learned temporarily" if temporary else "learned permanently", table, outcome, task)
+        done = "learned temporarily" if temporary else "learned permanently"
+        return lambda: _learned(done, table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request, sharing)
 
@@ -134,10 +135,10 @@ def add(
     load_files(load)
     sharing = Workers(workers, engine, address)
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         table = _read(data, label, ignore, person, record, text_columns(agent.state().tasks))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
-        return f"added {table.examples} records"
+        return lambda: f"added {table.examples} records"
 
     agent_request(store, opening, threads, request, sharing)
 
@@ -170,9 +171,9 @@ def relearn(
     table = _read(data, label, ignore, person, record, text)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
 
-    def request(agent: DurableAgent) -> str:
+    def request(agent: DurableAgent) -> Callable[[], str]:
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
-        return _learned("learned again", table, outcome, task)
+        return lambda: _learned("learned again", table, outcome, task, holdout)
 
     agent_request(store, opening, threads, request, sharing)
 
@@ -185,25 +186,25 @@ def _read(
     record: str | None,
     text: list[str] | None,
 ) -> Table:
-    """A request's data, before the lock is taken: others may write meanwhile."""
+    """A request's data; notes on how a file was read are printed at once."""
     from clpu.store.data_files import read
 
-    return read(data, label=label, ignore=ignore or (), people=person or (), records=record, text=text or ())
+    table = read(data, label=label, ignore=ignore or (), people=person or (), records=record, text=text or ())
+    for note in table.notes:
+        terminal.say(f"note: {note}", error=True)
+    return table
 
 
-def _learned(done: str, table: Table, outcome: Outcome, task: str) -> str:
+def _learned(done: str, table: Table, outcome: Outcome, task: str, holdout: float) -> str:
     """What was learned and from what, how good it is, and what that did to other tasks."""
     from clpu.store.output import with_outcome
 
-    for note in table.notes:
-        terminal.say(f"note: {note}", error=True)
     held = outcome.held_out
     if held is not None:
         terminal.say(f"accuracy: {held}")
-        if not held.better:
-            terminal.say("warning: that is no better than always answering with the most frequent label", error=True)
     taught = table.examples - (held.examples if held else 0)
-    return with_outcome(f"{done} from {taught} examples", outcome, task)
+    unknown = " (too few different ones to hold some out)" if holdout and held is None else ""
+    return with_outcome(f"{done} from {taught} examples{unknown}", outcome, task)
 
 
 @writes
@@ -213,8 +214,10 @@ def keep(store: Store, task: Task, threads: Threads = 1, load: Load = None, *, o
 
     load_files(load)
 
-    def request(agent: DurableAgent) -> str:
-        return with_outcome("made permanent", agent.keep(task), task)
+    def request(agent: DurableAgent) -> Callable[[], str]:
+        done = "permanent already" if agent.tasks.get(task) == "R" else "made permanent"
+        outcome = agent.keep(task)
+        return lambda: with_outcome(done, outcome, task)
 
     agent_request(store, opening, threads, request)
 
@@ -275,7 +278,9 @@ def export(
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
         about = write(agent_of(opened, 1), to, task, forgettable=forgettable)
-    terminal.say(f"{to} holds the networks of {len(about['tasks'])} task(s) and takes {about['takes']}")
+    count = len(about["tasks"])
+    held = "the network of one task" if count == 1 else f"the networks of {count} tasks"
+    terminal.say(f"{to} holds {held} and takes {about['takes']}")
 
 
 def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], str]) -> None:
@@ -301,14 +306,19 @@ def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], 
 
 
 def agent_request(
-    store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], str], workers: Workers = ONE
+    store: Path,
+    opening: Opening,
+    threads: int,
+    request: Callable[[DurableAgent], Callable[[], str]],
+    workers: Workers = ONE,
 ) -> None:
-    """Handle one request that takes the agent's method, with a progress bar."""
+    """Handle one request that takes the agent's method, with a progress bar; then what it did is said."""
 
     def work(opened: OpenStore) -> str:
         with working_agent(opened, threads) as agent:
             agent.workers = workers
-            return request(agent)
+            tell = request(agent)
+        return tell()
 
     store_request(store, opening, work)
 
