@@ -201,6 +201,8 @@ def rates() -> None:
     )
     say("solving for 100 labels, per change", per(20, lambda: [sums.weights(0.3) for _ in changes]))
     in_a_store(1000)
+    few, many = forgetting_one_of(500), forgetting_one_of(2000)
+    print(f"{1e6 * (many - few) / 1500:.1f} microseconds of CPU time per person in the store, to forget one of them")
 
 
 def in_a_store(people: int) -> None:
@@ -225,6 +227,23 @@ def in_a_store(people: int) -> None:
             say("one person forgotten", lambda: agent.forget(person=next(leaving)), times=9)
             say("the next answer", lambda: agent.predict("1", x[:1]))
     print(f"{size / count:,.1f} bytes per record, {len(files) / people:.2f} files per person")
+
+
+def forgetting_one_of(people: int) -> float:
+    """CPU seconds to forget one of so many people with one small record each."""
+    x, y = np.random.default_rng(0).normal(size=(people, 4)).astype(np.float32), np.arange(people) % 3
+    used = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        clpu.store.create(Path(folder) / "store", "ridge", "base:raw") as agent,
+    ):
+        agent.learn("1", x, y, people=[f"p{number}" for number in range(people)])
+        agent.predict("1", x[:1])
+        for number in range(9):
+            start = time.process_time()
+            agent.forget(person=f"p{number}")
+            used.append(time.process_time() - start)
+    return float(np.median(used))
 
 
 def speed(threads: int) -> None:

@@ -96,11 +96,13 @@ def test_polars_frames_that_cannot_be_read_are_refused():
 def test_pandas_people_may_be_missing():
     """What is nobody in a column of text is NaN there."""
     agent = Agent("ridge", network="base:raw")
-    agent.learn("1", {**TABLE, "who": np.array(["ann", float("nan"), None] * (N // 3), dtype=object)}, Y, people="who")
+    table = {**TABLE, "who": np.array(["ann", float("nan"), None] * (N // 3), dtype=object)}
+    agent.learn("1", table, Y, people="who", text=["colour"])
     agent.forget(person="ann")
     never = Agent("ridge", network="base:raw")
     rest = np.arange(N) % 3 > 0
-    never.learn("1", {name: values[rest] for name, values in TABLE.items()}, Y[rest], people=[None] * rest.sum())
+    others = {name: values[rest] for name, values in TABLE.items()}
+    never.learn("1", others, Y[rest], people=[None] * rest.sum(), text=["colour"])
     assert agent.digest() == never.digest()
 
 

@@ -238,7 +238,7 @@ def test_machines_that_compute_differently_are_refused_for_floats_only(monkeypat
 
     monkeypatch.setattr("clpu.workers.processes.answers", answers)
     assert dict(Workers(2).map(fail, None, "ab")) == {0: 0, 1: 1}
-    with pytest.raises(clpu.WorkerFailed, match="compute floats differently"):
+    with pytest.raises(clpu.WorkerFailed, match="computes floats differently"):
         list(Workers(2).map(fail, None, "ab", alike=True))
 
 

@@ -91,7 +91,7 @@ def test_labels_are_looked_for_among_the_columns_that_are_nothing_else(tmp_path:
     assert table.y is not None
     assert table.y.tolist() == ["yes", "no"]
     assert table.notes == ()
-    assert read(tmp_path / "data.csv", ignore=["a", "b"], people=None, inputs=["z"], labelled=False).y is None
+    assert read(tmp_path / "data.csv", ignore=["a", "b"], inputs=["z"], labelled=False).y is None
 
 
 @pytest.mark.parametrize(

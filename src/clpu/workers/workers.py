@@ -52,21 +52,20 @@ class Workers:
 
         `work` is a function of a module. A piece whose process dies is handed out again, `RETRIES` times; then, and if
         `work` fails, `WorkerFailed` is raised; an `Error` that `work` raises is raised here. With `alike`, all of them
-        must compute floats in the same way.
+        must compute floats as this process does.
         """
         if self.engine == "ray":
             from clpu.workers.cluster import answers
         else:
             from clpu.workers.processes import answers
-        first = ""
+        ours = _fingerprint_here() if alike else ""
         for number, (kind, about, value) in answers(self, work, setup, pieces):
             if kind != "done":
                 raise _error(kind, about)
-            first = first or about
-            if alike and about != first:
+            if alike and about != ours:
                 raise WorkerFailed(
-                    "the workers' machines compute floats differently, so that the result would depend on who did "
-                    "which part; use machines of one kind"
+                    "a worker's machine computes floats differently from this one, so that the result would depend on "
+                    "who did which part; use machines of one kind"
                 )
             yield number, value
 
@@ -100,6 +99,13 @@ def _fingerprint() -> str:
     from clpu import machine
 
     return machine.fingerprint()
+
+
+def _fingerprint_here() -> str:
+    from clpu.threads import computing_with
+
+    with computing_with(1):
+        return _fingerprint()
 
 
 def _error(kind: str, message: str) -> Error:
