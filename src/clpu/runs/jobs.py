@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from clpu.agent import Agent, Progress
 from clpu.errors import BadData, BadRun
 from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
-from clpu.requests import Instruction, Request, Stream
+from clpu.requests import Instruction, Request, Scope, Stream
 
 T = TypeVar("T")
 
@@ -37,6 +39,35 @@ class TaskData:
     test_x: Tensor
     test_y: Tensor
     classes: tuple[int, ...]
+    #: Who each record is about, or nothing.
+    train_people: tuple[str, ...] = ()
+    test_people: tuple[str, ...] = ()
+
+    def covered(self, scope: Scope, train: bool = False) -> Tensor:
+        """Which test records, or training records, a scope names: a boolean for each."""
+        y, people = (self.train_y, self.train_people) if train else (self.test_y, self.test_people)
+        if scope.task not in (None, self.name):
+            return torch.zeros(len(y), dtype=torch.bool)
+        if not scope.some_records:
+            return torch.ones(len(y), dtype=torch.bool)
+        pairs = zip(y.tolist(), people or [None] * len(y))
+        return torch.tensor([scope.covers(label, [] if who is None else [who]) for label, who in pairs])
+
+    def chosen(self, train: Tensor, test: Tensor) -> TaskData:
+        """The same task with these training and test records only."""
+
+        def some(people: tuple[str, ...], which: Tensor) -> tuple[str, ...]:
+            return tuple(who for who, keep in zip(people, which.tolist()) if keep)
+
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.test_x[test],
+            test_y=self.test_y[test],
+            train_people=some(self.train_people, train),
+            test_people=some(self.test_people, test),
+        )
 
 
 @dataclass(frozen=True)
@@ -52,6 +83,8 @@ class Job:
     outputs_after: tuple[int, ...]
     device: str = "cpu"
     threads: int = 1
+    #: Requests that forget some records of a task, as text: who is forgotten is not tested, and digests are kept.
+    leaving: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -85,7 +118,7 @@ class Job:
         for request in Stream(self.requests):
             if request.instruction is Instruction.FORGET:
                 costs.append(forget + 0.02)
-                known.discard(request.task)
+                known -= set() if request.parts else {request.task}
             else:
                 costs.append((keep if request.task in known else learn) + 0.02)
                 known.add(request.task)
@@ -113,9 +146,21 @@ def handle(agent: Agent, request: Request, data: Mapping[str, TaskData]) -> None
         agent.handle(request)
         return
     task = data[request.task]
-    agent.handle(request, task.train_x, task.train_y)
-    if agent.labels(request.task) != task.classes:
+    people = list(task.train_people) if task.train_people and agent.forgets == "records" else None
+    agent.handle(request, task.train_x, task.train_y, people=people)
+    if not request.parts and agent.labels(request.task) != task.classes:
         raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
+
+
+def log_probabilities(agent: Agent, task: TaskData, x: Tensor) -> Tensor:
+    """An agent's answers (replica, n, classes) for a task, active or not; a label that it has no more is impossible."""
+    labels = agent.labels(task.name) if task.name in agent.tasks else task.classes
+    if labels == task.classes:
+        return F.log_softmax(agent.logits(task.name, x, len(task.classes)), -1)
+    known = F.log_softmax(agent.logits(task.name, x), -1)
+    found = torch.full((*known.shape[:-1], len(task.classes)), float("-inf"), device=known.device)
+    found[..., [task.classes.index(int(label)) for label in labels]] = known
+    return found
 
 
 def file_of(folder: Path, job: Job) -> Path:
