@@ -241,9 +241,7 @@ def _records(request: Request) -> str:
     return str(request.scope) if request.parts else ""
 
 
-def _array(
-    values: ArrayLike, dimensions: int, where: str, *, high: float, empty: bool = False
-) -> NDArray[np.float64]:
+def _array(values: ArrayLike, dimensions: int, where: str, *, high: float, empty: bool = False) -> NDArray[np.float64]:
     try:
         array = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):

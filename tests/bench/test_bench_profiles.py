@@ -7,13 +7,16 @@ import pytest
 from clpu import BadNetwork, BadSetting
 from clpu.bench.plan import plan
 from clpu.data import BENCHMARKS
+from clpu.data.catalog import is_about_people
 from clpu.runs.plan import known_settings, with_settings
 from clpu.runs.profiles import profile, with_overrides
 
+#: Benchmarks of networks that are trained, in the paper or like it.
+PAPERS = [benchmark for benchmark in BENCHMARKS if not is_about_people(benchmark)]
 KNOWN = {m: known_settings(m, "mlp") for m in ("er", "ewc")}
 
 
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 @pytest.mark.parametrize("name", ["paper", "small", "smoke"])
 def test_every_stream_has_every_profile(stream, name):
     chosen = profile(stream, name)
@@ -21,7 +24,7 @@ def test_every_stream_has_every_profile(stream, name):
     assert chosen.for_method("er", KNOWN["er"])["epochs"] >= 1
 
 
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 @pytest.mark.parametrize("name", ["paper", "small", "smoke"])
 def test_nothing_of_a_benchmark_is_auto(stream, name):
     """The paper's benchmarks are computed with the paper's values, whatever the rule for users' data is."""
@@ -33,6 +36,16 @@ def test_nothing_of_a_benchmark_is_auto(stream, name):
     assert settings["batch_size"] == 32
     if name == "paper" and "digits" not in stream:
         assert (settings["epochs"], settings["lr"]) == (10, 0.01)
+
+
+@pytest.mark.parametrize("stream", sorted({*BENCHMARKS} - {*PAPERS}))
+@pytest.mark.parametrize("name", ["small", "smoke"])
+def test_benchmarks_of_people_build_on_a_base(stream, name):
+    sized = profile(stream, name)
+    assert sized.network.startswith("base:")
+    assert sized.tasks == 1
+    with pytest.raises(BadSetting, match="small and smoke"):
+        profile(stream, "paper")
 
 
 def test_a_methods_own_values_are_not_replaced_by_the_papers():

@@ -24,6 +24,7 @@ def list_bases() -> None:
         ("base:raw", "any numbers", "the inputs", "built in"),
         ("base:random", "any numbers", "1,000", "built in"),
         ("base:signals", "windows of signals", "37 a channel", "built in"),
+        ("base:words", "text", "1,000", "built in"),
     ]
     for spec in BASES.values():
         state = "cached" if is_cached(spec) else f"clpu bases get {spec.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clpu.bases.base import Base, Random, RandomSettings, Raw, RawSettings
 from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
 from clpu.bases.signals import Signals, SignalSettings
+from clpu.bases.words import Words, WordSettings
 
 __all__ = ["SETTINGS", "Base", "load"]
 
@@ -13,6 +14,7 @@ SETTINGS: dict[str, type] = {
     "base:raw": RawSettings,
     "base:random": RandomSettings,
     "base:signals": SignalSettings,
+    "base:words": WordSettings,
     "base:efficientnet-lite0": ImageSettings,
     "base:minilm": TextSettings,
 }
@@ -24,6 +26,7 @@ def load(name: str, settings: object) -> Base:
         "base:raw": Raw,
         "base:random": Random,
         "base:signals": Signals,
+        "base:words": Words,
         "base:efficientnet-lite0": Images,
         "base:minilm": Sentences,
     }

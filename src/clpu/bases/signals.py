@@ -25,7 +25,9 @@ _LONGEST = 1024
 @dataclass(frozen=True)
 class SignalSettings:
     resolution: float = setting(2048.0, "samples are multiplied by this and rounded to 16 bits", above=0)
-    frequencies: int = setting(32, "so many frequencies of the spectrum, from the lowest; at most half a window", at_least=1)
+    frequencies: int = setting(
+        32, "so many frequencies of the spectrum, from the lowest; at most half a window", at_least=1
+    )
     lengths: bool = setting(True, "where channels come in threes, the length of each such vector is a channel too")
 
 

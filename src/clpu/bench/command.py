@@ -30,12 +30,13 @@ def bench(
     """Run or resume a benchmark and report; the exit code."""
     chosen = check_methods(methods, benchmark)
     base = named_profile(benchmark, profile)
+    asked = default_requests(benchmark) if requests is None else requests
     with RunFolder(path, BENCHMARK) as folder:
         also = [method for method in folder.methods() if method not in chosen]
         sized = with_settings(base, overrides, [*chosen, *also])
         where = (options.device, command_line(), also, options.threads)
         folder.resume(
-            plan(benchmark, sized, chosen, requests or default_requests(benchmark), base.seeds if seeds is None else seeds, *where),
+            plan(benchmark, sized, chosen, asked, base.seeds if seeds is None else seeds, *where),
             options.mix_machines,
             options.elsewhere,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from clpu.errors import BadData, BadRun
 from clpu.methods import METHODS
 from clpu.requests import Request, Stream
 from clpu.runs import jobs
-from clpu.runs.jobs import Job, Report, TaskData, checkpoint_of, handle, log_probabilities
+from clpu.runs.jobs import Job, Report, TaskData, answers, checkpoint_of, handle
 from clpu.runs.shared_training import SharedFolder, shared_folder, sharing
 from clpu.state import State
 
@@ -172,7 +173,7 @@ class _Examiner:
         relevant = self.agent.state().only(task.name)
         before, log_p = self._known.get(task.name, (None, None))
         if log_p is None or before != relevant:
-            log_p = log_probabilities(self.agent, task, task.test_x)
+            log_p = F.log_softmax(answers(self.agent, task, task.test_x), -1)
             self._known[task.name] = relevant, log_p
         return log_p
 

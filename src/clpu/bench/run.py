@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clpu.bench.measure import JobResult, load, measure
 from clpu.metrics import jsd_matrix
-from clpu.requests import Stream
+from clpu.requests import Scope, Stream
 from clpu.results import RESULTS, Forget, Result, alive_after, decode_result
 from clpu.runs import folder
 from clpu.runs.folder import Kind, Plan
@@ -31,8 +30,8 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
         never = groups["counterfactual", text]
         last = len(Stream(text))
         in_group, across, rights = {}, {}, []
-        tasks = [(task, task.covered(request.scope)) for task in plan.data] if request.parts else None
-        for task, which in tasks or [(task, slice(None)) for task in plan.data]:
+        for task in plan.data:
+            which = task.covered(request.scope if request.parts else Scope()).numpy()
             runs = np.concatenate([m.outputs[number, task.name] for m in actual])[:, which]
             others = np.concatenate([m.outputs[last, task.name] for m in never])[:, which]
             if runs.shape[1]:
@@ -67,7 +66,7 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
     )
 
 
-def _shares(outputs: NDArray[np.float32], task: TaskData, which: Any) -> NDArray[np.float64]:
+def _shares(outputs: NDArray[np.float32], task: TaskData, which: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The share (replica,) of right answers among some of a task's test records; 0 if there are none."""
     if not outputs.shape[1]:
         return np.zeros(len(outputs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ _ROTATIONS = 20
 _STEP = 9.0  # degrees between the rotations of neighbouring tasks
 #: The digits have no people; these many are made up, and who wrote an image is drawn.
 _WRITERS = 20
+_REGULAR = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +64,25 @@ def tasks(benchmark: str, *, tasks: int | None = None, seed: int = 0, root: str 
 
 
 def leaving(benchmark: str, count: int) -> list[str]:
-    """Return the ids of people who leave in a benchmark of people, drawn without looking at the data.
+    """Return the ids of people who leave in a benchmark of people, drawn by a hash of their numbers.
+
+    Of those who sent mails, from those with at least five to learn from.
 
     >>> leaving("people-digits", 3)
     ['p2', 'p16', 'p12']
     """
-    ranked = sorted(
-        (hashlib.sha256(f"clpu leaves {benchmark} {number}".encode()).digest(), number) for number in LEAVE[benchmark]
-    )
-    return [person_id(number) for _, number in ranked[:count]]
+    if benchmark == "mail":
+        senders = load(dataset_of(benchmark)).train.people
+        assert senders is not None
+        numbers, counts = np.unique(senders, return_counts=True)
+        people = [number for number, mails in zip(numbers.tolist(), counts.tolist()) if number and mails >= _REGULAR]
+    else:
+        people = list(range(1, (_WRITERS if benchmark == "people-digits" else 30) + 1))
 
+    def drawn(number: int) -> bytes:
+        return hashlib.sha256(f"clpu leaves {benchmark} {number}".encode()).digest()
 
-#: The people from whom those who leave are drawn.
-LEAVE: dict[str, Iterable[int]] = {"people-digits": range(1, _WRITERS + 1), "people-hapt": range(1, 31)}
+    return [person_id(number) for number in sorted(people, key=drawn)[:count]]
 
 
 def person_id(number: int) -> str:

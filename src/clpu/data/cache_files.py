@@ -1,4 +1,4 @@
-"""The cache of verified data sets: one folder each, four `.npy` files (six, if records are about people) and a manifest.
+"""The cache of verified data sets: one folder each, four `.npy` files, or six with people, and a manifest.
 
 A folder appears by one rename when all of it is written and verified, so it is complete or absent. Arrays are
 memory-mapped: processes share the pages, and loading copies nothing.
@@ -186,9 +186,7 @@ def _map(spec: DatasetSpec, folder: Path, part: str) -> NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         raise DamagedFile(f"{path} is missing, half-written or damaged ({error}); {advice}") from error
     if array.dtype != kind or array.shape != spec.shapes[part] or not array.flags.c_contiguous:
-        raise DamagedFile(
-            f"{path} contains {array.dtype} {array.shape}, expected {kind} {spec.shapes[part]}; {advice}"
-        )
+        raise DamagedFile(f"{path} contains {array.dtype} {array.shape}, expected {kind} {spec.shapes[part]}; {advice}")
     return array
 
 

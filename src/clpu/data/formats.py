@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from clpu.data.catalog import DATASETS, DatasetSpec, Format, Layout, RawFile
 from clpu.data.errors import DamagedFile, SourceFailed, WrongChecksum
 from clpu.data.frames import read_frames
+from clpu.data.mails import read_mail, to_rows
 from clpu.data.pickles import read_batch
 
 Arrays = dict[str, NDArray[Any]]
@@ -208,6 +209,36 @@ def _read_hapt(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], orig
     return {part: np.stack(a) if part.endswith("_x") else np.array(a, np.int64) for part, a in found.items()}
 
 
+#: Of the mails, about one in five is for testing.
+_TEST_SHARE = 51 / 256
+
+
+def _read_mails(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
+    """Read mails in folders of spam and ham: label 1 and 0, the sender as a number, the text as bytes.
+
+    A hash of a mail's name decides whether it is for testing, whatever the others are. Senders are numbered in the
+    order of their addresses, from 1; 0 has none.
+    """
+    mails = {name: read_mail(content) for name, content in sorted(raw.items())}
+    numbers = {sender: number for number, sender in enumerate(sorted({s for s, _ in mails.values() if s}), 1)}
+    parts: dict[str, list[tuple[bytes, int, int]]] = {"train": [], "test": []}
+    for name, (sender, text) in mails.items():
+        folder = name.partition("/")[0]
+        if not folder.startswith(("spam-", "easy-ham-", "hard-ham-")):
+            raise DamagedFile(f"{origin} contains {name!r:.80}, which is in no folder of spam or ham")
+        drawn = hashlib.sha256(f"clpu mail {name}".encode()).digest()[0]
+        split = "test" if drawn / 256 < _TEST_SHARE else "train"
+        parts[split].append((text, int(folder.startswith("spam-")), numbers.get(sender, 0)))
+    arrays: Arrays = {}
+    for split, found in parts.items():
+        if not found:
+            raise DamagedFile(f"{origin} has no mails to {split} with")
+        arrays[f"{split}_x"] = to_rows((text for text, _, _ in found), spec.image[0])
+        arrays[f"{split}_y"] = np.array([label for _, label, _ in found], np.int64)
+        arrays[f"{split}_people"] = np.array([number for _, _, number in found], np.int64)
+    return arrays
+
+
 def _check_size(file: RawFile, actual: int, expected: int, origin: str) -> None:
     if actual != expected:
         raise DamagedFile(
@@ -226,4 +257,7 @@ _READERS: dict[Format, _Reader] = {
 }
 
 #: Formats whose files do not tell training from testing.
-_WHOLE: dict[Format, Callable[[DatasetSpec, Layout, Mapping[str, bytes], str], Arrays]] = {"hapt": _read_hapt}
+_WHOLE: dict[Format, Callable[[DatasetSpec, Layout, Mapping[str, bytes], str], Arrays]] = {
+    "hapt": _read_hapt,
+    "mails": _read_mails,
+}

@@ -74,7 +74,7 @@ class _Reconstruct(_Function):
     def __call__(self, kind: object, *_: object) -> _Kept:
         if kind not in (_Frame, _Manager):
             raise Forbidden("an object of a class that is not a table's")
-        made: _Kept = kind()  # type: ignore[operator]
+        made: _Kept = kind()
         return made
 
 

@@ -33,7 +33,7 @@ class Split:
 class Dataset:
     """A complete data set in official order; `mean` and `std` are per channel, for pixels scaled to [0, 1].
 
-    Inputs that are 16-bit integers are in units of 1/`unit`.
+    Inputs that are 16-bit integers are in units of 1/`unit`; rows of `text` are bytes, with zeros after the end.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Dataset:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     unit: float = 0.0
+    text: bool = False
 
 
 def load(name: str, *, root: str | Path | None = None) -> Dataset:
@@ -74,4 +75,5 @@ def load(name: str, *, root: str | Path | None = None) -> Dataset:
         mean=entry.mean,
         std=entry.std,
         unit=entry.unit,
+        text=entry.text,
     )

@@ -106,9 +106,7 @@ class Forbidden(pickle.UnpicklingError):
     """A pickle asks for more than plain data need."""
 
 
-def unpickle(
-    data: bytes, origin: str, names: Mapping[tuple[str, str], Any] = NAMES, also: Collection[str] = ()
-) -> Any:
+def unpickle(data: bytes, origin: str, names: Mapping[tuple[str, str], Any] = NAMES, also: Collection[str] = ()) -> Any:
     """Read a pickle with these names only, each of which is ours, and the usual opcodes and `also` some others."""
     allowed = {*_OPCODES, *also}
     try:

@@ -94,7 +94,7 @@ def _locate(folder: Path, file: RawFile) -> Path:
 
 
 def _complete(layout: Layout, raw: dict[str, bytes], origin: str) -> dict[str, bytes]:
-    missing = [file.name for file in layout.files if file.name not in raw]
+    missing = [file.name for file in layout.files if not any(map(file.names, raw))]
     if missing:
         raise DamagedFile(f"{origin} lacks {', '.join(missing)}")
     return raw
@@ -103,7 +103,7 @@ def _complete(layout: Layout, raw: dict[str, bytes], origin: str) -> dict[str, b
 def _decode_any(spec: DatasetSpec, raw: dict[str, bytes], origin: str) -> Arrays:
     """Decode the first layout whose files are all present."""
     for layout in spec.layouts:
-        if all(file.name in raw for file in layout.files):
+        if all(any(map(file.names, raw)) for file in layout.files):
             return decode(spec, layout, raw, origin)
     raise DamagedFile(f"{origin} does not contain the files of {spec.name}; it contains {', '.join(raw) or 'none'}")
 

@@ -6,7 +6,7 @@ import math
 
 _WORDS = {
     **{"perm": "Perm", "rot": "Rot", "split": "Split", "people": "People"},
-    **{"mnist": "MNIST", "fashion": "Fashion", "digits": "Digits", "hapt": "HAPT"},
+    **{"mnist": "MNIST", "fashion": "Fashion", "digits": "Digits", "hapt": "HAPT", "mail": "Mail"},
 }
 
 

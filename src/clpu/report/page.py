@@ -132,7 +132,8 @@ def _forgotten(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
         "figure": draw_figure(
             lambda width: [strips.forgotten(rows, tasks, width)],
             "Accuracy on each forgotten task, or on the test records of a forgotten person, right after the forget "
-            "request; one dot per seed. The diamond, the mean of replicas that never learned it, is the ideal. Above it "
-            "the agent still knows the task; below it the agent avoids the right answers, which is just as revealing.",
+            "request; one dot per seed. The diamond, the mean of replicas that never learned it, is the ideal. Above "
+            "it the agent still knows the task; below it the agent avoids the right answers, which is just as "
+            "revealing.",
         ),
     }

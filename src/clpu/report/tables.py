@@ -64,7 +64,7 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
         same = ", ".join(f"{row.label} {row.same_digests} of {row.forgets}" for row in rows)
         times = ", ".join(f"{row.label} {1000 * row.forget_seconds:.0f} ms" for row in rows)
         notes += [
-            f"ACC is on the test records of those who are never forgotten{people}, IJSD and AJSD on those of the others.",
+            f"ACC is on the test records of those who are never forgotten{people}, IJSD and AJSD on those of the rest.",
             f"Digest equal to that of an agent with the same seed that never had what was forgotten: {same} requests.",
             f"One such request, with the next answer, takes {times} on average.",
         ]

@@ -12,7 +12,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,7 +38,7 @@ class TaskData:
     test_x: Tensor
     test_y: Tensor
     classes: tuple[int, ...]
-    #: Who each record is about, or nothing.
+    #: Who each record is about, "" for nobody in particular; nothing if the data do not say.
     train_people: tuple[str, ...] = ()
     test_people: tuple[str, ...] = ()
 
@@ -50,8 +49,8 @@ class TaskData:
             return torch.zeros(len(y), dtype=torch.bool)
         if not scope.some_records:
             return torch.ones(len(y), dtype=torch.bool)
-        pairs = zip(y.tolist(), people or [None] * len(y))
-        return torch.tensor([scope.covers(label, [] if who is None else [who]) for label, who in pairs])
+        pairs = zip(y.tolist(), people or [""] * len(y))
+        return torch.tensor([scope.covers(label, [who] if who else []) for label, who in pairs])
 
     def chosen(self, train: Tensor, test: Tensor) -> TaskData:
         """The same task with these training and test records only."""
@@ -146,18 +145,18 @@ def handle(agent: Agent, request: Request, data: Mapping[str, TaskData]) -> None
         agent.handle(request)
         return
     task = data[request.task]
-    people = list(task.train_people) if task.train_people and agent.forgets == "records" else None
+    people = [who or None for who in task.train_people] if task.train_people and agent.forgets == "records" else None
     agent.handle(request, task.train_x, task.train_y, people=people)
-    if not request.parts and agent.labels(request.task) != task.classes:
+    if not request.parts and not people and agent.labels(request.task) != task.classes:
         raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
 
 
-def log_probabilities(agent: Agent, task: TaskData, x: Tensor) -> Tensor:
-    """An agent's answers (replica, n, classes) for a task, active or not; a label that it has no more is impossible."""
+def answers(agent: Agent, task: TaskData, x: Tensor) -> Tensor:
+    """An agent's logits (replica, n, classes) for a task, active or not; -inf for a label that it has no more."""
     labels = agent.labels(task.name) if task.name in agent.tasks else task.classes
     if labels == task.classes:
-        return F.log_softmax(agent.logits(task.name, x, len(task.classes)), -1)
-    known = F.log_softmax(agent.logits(task.name, x), -1)
+        return agent.logits(task.name, x, len(task.classes))
+    known = agent.logits(task.name, x)
     found = torch.full((*known.shape[:-1], len(task.classes)), float("-inf"), device=known.device)
     found[..., [task.classes.index(int(label)) for label in labels]] = known
     return found

@@ -18,11 +18,12 @@ import torch
 import clpu
 from clpu import auto, machine
 from clpu.agent import Agent
-from clpu.bases.base import OneAtATime
+from clpu.bases.base import Base, OneAtATime
 from clpu.data import load as load_data
 from clpu.data import tasks as benchmark_tasks
 from clpu.data.benchmarks import leaving, person_id
 from clpu.data.catalog import BENCHMARKS, dataset_of, is_about_people
+from clpu.data.loading import Split
 from clpu.errors import BadData, BadSetting
 from clpu.io import canonical
 from clpu.methods import METHODS, label_of
@@ -129,17 +130,21 @@ def _check_records(benchmark: str, stream: Stream, data: Sequence[TaskData]) -> 
             raise BadSetting(f"request {request}: records of a benchmark come with their task, and have no ids")
         for scope in request.parts if not request.forgets_records else [request.scope]:
             if not any(task.covered(scope, train=True).any() for task in data):
-                people = dict.fromkeys(who for task in data for who in task.train_people)
+                people = dict.fromkeys(who for task in data for who in task.train_people if who)
                 has = f"people {', '.join(list(people)[:5])} …" if people else "no people"
                 raise BadSetting(f"request {request} names no record: the benchmark {benchmark} has {has}")
 
 
 def keep_features(network: str, dataset: str) -> None:
     """Compute a base's features of public images once, for all jobs."""
-    if network.startswith("base:"):
-        base = Blueprint(network, {}, torch.device("cpu")).base
-        if isinstance(base, OneAtATime) and base.key:
-            base.keep_public(dataset)
+    base = base_of(network)
+    if isinstance(base, OneAtATime) and base.key:
+        base.keep_public(dataset)
+
+
+def base_of(network: str) -> Base | None:
+    """The base of that name; nothing for a network that is trained."""
+    return Blueprint(network, {}, torch.device("cpu")).base if network.startswith("base:") else None
 
 
 def _about(method: str) -> MethodAbout:
@@ -186,31 +191,35 @@ def counterfactuals(stream: Stream, after: Sequence[int] | None = None) -> dict[
 
 def _read_data(benchmark: str, profile: Profile) -> tuple[list[TaskData], DataUsed]:
     """The tasks as tensors, thinned out evenly if the profile asks for fewer images."""
-    made = []
-    for task in benchmark_tasks(benchmark, tasks=profile.tasks):
+    made, tasks = [], benchmark_tasks(benchmark, tasks=profile.tasks)
+    whole = load_data(dataset_of(benchmark))
+    base = base_of(profile.network) if whole.text else None
+    for task in tasks:
         train = _some(len(task.train), profile.train)
         test = _some(len(task.test), profile.test)
         present = set(np.unique(task.train.y[train]).tolist())
         if present != set(task.classes):
             raise BadData(f"train={profile.train} is too few: task {task.name} has {len(task.classes)} classes")
         arrays = (task.train.x[train], task.train.y[train], task.test.x[test], task.test.y[test])
+        if base is not None:
+            x, test_x = (base.public_inputs(whole, Split(a, arrays[1])) for a in arrays[::2])
+            arrays = (x, arrays[1], test_x, arrays[3])
         x, y, test_x, test_y = (torch.from_numpy(np.array(a)) for a in arrays)
         people = [
-            () if split.people is None else tuple(map(person_id, split.people[rows].tolist()))
+            () if split.people is None else tuple(person_id(n) if n else "" for n in split.people[rows].tolist())
             for split, rows in ((task.train, train), (task.test, test))
         ]
         made.append(TaskData(task.name, x, y, test_x, test_y, task.classes, *people))
-    name = dataset_of(benchmark)
     used = DataUsed(
-        name=name,
-        sha256=load_data(name).sha256,
+        name=whole.name,
+        sha256=whole.sha256,
         tasks=len(made),
         train=len(made[0].train_y),
         test=len(made[0].test_y),
         classes=tuple(len(task.classes) for task in made),
         seed=0,
         tasks_sha256=checksum(made),
-        people=len({who for task in made for who in task.train_people}),
+        people=len({who for task in made for who in task.train_people if who}),
     )
     return made, used
 
