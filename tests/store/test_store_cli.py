@@ -184,8 +184,8 @@ def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    # A shell shows 130 for both. CPython ends by the signal itself if the interrupt came while an import ran exec(), as the
-    # definitions of dataclasses do, although the exception was caught.
+    # A shell shows 130 for both. CPython ends by the signal itself if the interrupt came while an import ran exec(),
+    # as the definitions of dataclasses do, although the exception was caught.
     assert process.returncode in (130, -signal.SIGINT), errors
     assert "the store is as it was" in errors
     assert picture(store) == before

@@ -167,7 +167,7 @@ def forgotten_in(stream: Stream, number: int, data: Sequence[TaskData]) -> list[
     request = stream[number - 1]
     if not request.parts:
         return [(request.task, "")]
-    active = stream[: number - 1].counterfactual().tasks
+    active = [active for _, _, active in stream.walk()][number - 1]
     concerned = [task.name for task in data if task.name in active and task.covered(request.scope, train=True).any()]
     return [(name, str(request.parts[0])) for name in concerned]
 
