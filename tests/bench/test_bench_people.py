@@ -113,7 +113,9 @@ def test_the_report_names_people_digests_and_times(finished, tmp_path):
     assert "20 people are learned" in said
     assert "all replicas of both groups are alike" in said
     write([found], tmp_path)
-    assert "forget @p16" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "forget @p16" in page
+    assert "Digest of never having had them" in page
 
 
 def test_people_and_a_whole_task_may_be_forgotten_in_one_stream(tmp_path):

@@ -73,7 +73,7 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
     chances = sorted({100 * f.chance for row in rows for f in row.forgotten})
     for chance in chances:
         frame.canvas.line(scale(chance), frame.top, scale(chance), bottom, "chance")
-        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:g}%", "tick", "middle")
+        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:.3g}%", "tick", "middle")
     for number, row in enumerate(rows):
         mean = 100 * float(np.mean([f.accuracy.mean() for f in row.forgotten]))
         _, middle = frame.row(number, row.label, f"{mean:.1f}%")

@@ -72,7 +72,7 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
         notes += [
             f"ACC is on the test records of those who are never forgotten{people}, IJSD and AJSD on those of the rest.",
             f"Digest equal to that of an agent with the same seed that never had what was forgotten: {same} requests.",
-            f"One such request, with the next answer, takes {times} on average.",
+            f"Mean time of such a request with the next answer: {times}.",
         ]
     if any(row.paper for row in rows):
         if recipe.profile != "paper":
