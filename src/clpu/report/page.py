@@ -74,8 +74,8 @@ def _tiles(rows: Sequence[Row]) -> list[dict[str, str]]:
 def _forgetting(rows: Sequence[Row]) -> dict[str, str]:
     if any(row.forgets for row in rows):
         always = [row.label for row in rows if row.same_digests == row.forgets]
-        details = ", ".join(f"{row.label} {row.same_digests} of {row.forgets} requests" for row in rows)
-        return {"term": "Digest of never having had them", "value": ", ".join(always) or "none", "detail": details}
+        counts = ", ".join(f"{row.label} {row.same_digests} of {row.forgets} requests" for row in rows)
+        return {"term": "Digest of never having had them", "value": ", ".join(always) or "none", "detail": counts}
     term = "Indistinguishable from never having learned (IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9)"
     resolution = irr_resolution(min(row.seeds for row in rows))
     if resolution.coarse:
