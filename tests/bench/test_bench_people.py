@@ -94,6 +94,11 @@ class KeepsOneRecord(Ridge):
         return after.with_task(held.task, task.with_records(leaves))
 
 
+def test_agents_whose_digests_are_compared_are_computed_by_one_machine():
+    twins = {job.name for job in planned().jobs["ridge"] if job.twin}
+    assert {name.partition("--")[2].partition("-")[0] for name in twins} == {"actual", "twin"}
+
+
 def test_a_digest_that_differs_is_said(monkeypatch):
     monkeypatch.setitem(METHODS, "ridge", KeepsOneRecord)
     work = planned("1R @p2F", seeds=1)
@@ -111,7 +116,7 @@ def test_the_report_names_people_digests_and_times(finished, tmp_path):
     said = " ".join(caveats(found, [row]))
     assert "Ridge 2 of 2 requests" in said
     assert "20 people are learned" in said
-    assert "all replicas of both groups are alike" in said
+    assert "All replicas of both groups give the same answers" in said
     write([found], tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "forget @p16" in page

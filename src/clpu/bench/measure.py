@@ -116,8 +116,9 @@ def perform(
         progress(number, None)
     if job.group == "actual":
         start = time.perf_counter()
-        tested = [task.chosen(torch.zeros(len(task.train_y)).bool(), staying[task.name]) for task in data]
-        result = replace(result, class_incremental=class_incremental(agent, tested))
+        if job.leaving:
+            data = [task.chosen(torch.zeros(len(task.train_y)).bool(), staying[task.name]) for task in data]
+        result = replace(result, class_incremental=class_incremental(agent, data))
         cost.evaluation += time.perf_counter() - start
     return result
 

@@ -61,7 +61,7 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
     resolution = metrics.irr_resolution(min(len(recipe.seeds), max(1, len(recipe.counterfactual_seeds))))
     if any(row.forgotten for row in rows):
         alike = all(not row.ijsd.any() and not row.ajsd.any() for row in rows)
-        notes.append("Nothing is drawn at random: all replicas of both groups are alike." if alike else str(resolution))
+        notes.append("All replicas of both groups give the same answers." if alike else str(resolution))
     else:
         notes.append("The requests forget nothing, so there are no privacy metrics.")
     leave = max((row.forgets for row in rows), default=0)

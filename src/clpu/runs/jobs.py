@@ -92,7 +92,7 @@ class Job:
     @property
     def twin(self) -> bool:
         """Whether its result is compared bit for bit with that of others, so that one machine must compute them all."""
-        return False
+        return bool(self.leaving)
 
     def described(self) -> str:
         """All of it as text, to tell whether a file on disk is about the same work."""
