@@ -3,7 +3,7 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table stands between `<!-- learning: FOLDER -->` (or privacy, ablation, order) and `<!-- end -->`.
+A table stands between `<!-- learning: FOLDER -->` (or privacy, ablation, order, people) and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -107,9 +107,25 @@ def order(folders: str) -> str:
     return table(["run", "the paper's order by ACC", "ours", "rank correlation"], body)
 
 
+def people(folders: str) -> str:
+    """Of each run in which people leave: the accuracy of those who stay and of those who left, digests and times."""
+    body = []
+    for folder in folders.split(", "):
+        run = read_run(HERE / folder)
+        for row in summarise(run):
+            accuracy = 100 * run.results[row.method].accuracy[:, 0].mean(-1)
+            never = float(np.mean([100 * item.counterfactual.mean() for item in row.forgotten]))
+            cells = [folder, str(run.recipe.network["name"]), f"{run.recipe.data.people:,}", row.label]
+            cells += [number(accuracy[0]), number(accuracy[-1]), number(row.left.value), number(never)]
+            body.append([*cells, f"{row.same_digests} of {row.forgets}", f"{1000 * row.forget_seconds:.0f} ms"])
+    head = ["run", "base", "people", "method", "ACC of those who stay, before", "after ten left"]
+    head += ["ACC on those who left", "never having had them", "digest equal", "time per person"]
+    return table(head, body)
+
+
 def made(page: str) -> str:
     """The page with its tables made anew."""
-    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order}
+    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order, "people": people}
     return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
 
 
