@@ -36,6 +36,7 @@ class Signals(Base):
 
     scale, root = 40.0, True
     one_shape = True
+    exact = True
 
     def __init__(self, settings: SignalSettings) -> None:
         self.settings = settings

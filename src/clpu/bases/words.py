@@ -27,6 +27,7 @@ class Words(Base):
 
     scale, root = 32.0, True
     integer = True
+    exact = True
 
     def __init__(self, settings: WordSettings) -> None:
         self.count, self.length = settings.features, settings.length

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clpu.bench.measure import JobResult, load, measure
 from clpu.metrics import jsd_matrix
 from clpu.requests import Scope, Stream
-from clpu.results import RESULTS, Forget, Result, alive_after, decode_result
+from clpu.results import RESULTS, ForgetResult, Result, alive_after, decode_result
 from clpu.runs import folder
 from clpu.runs.folder import Kind, Plan
 from clpu.runs.jobs import TaskData
@@ -39,7 +39,7 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
             if request.parts:
                 rights.append([_shares(group, task, which) for group in (runs, others)])
         forgets.append(
-            Forget(
+            ForgetResult(
                 request=number,
                 task=request.task,
                 counterfactual=text,
@@ -79,7 +79,7 @@ def _same_digest(number: int, actual: Sequence[JobResult], twins: Sequence[JobRe
     return [m.cost.digests[number - 1] for m in actual] == [m.cost.digests[-1] for m in twins]
 
 
-#: What makes a run a benchmark.
+#: The kind of run that is a benchmark.
 BENCHMARK = Kind("benchmark", RESULTS, decode_result, measure, load, combine)
 
 run = partial(folder.run, BENCHMARK)
