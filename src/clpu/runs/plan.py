@@ -8,7 +8,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from clpu.requests import Instruction, Stream
 from clpu.runs.jobs import TaskData
 from clpu.runs.profiles import Profile, with_overrides
 from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
+from clpu.settings import setting_fields
 
 #: Seeds of the counterfactual group begin here, so that the two groups are independent.
 COUNTERFACTUAL_SEEDS = 1000
@@ -48,10 +49,12 @@ def prepare(
     command: str = "",
     also: Sequence[str] = (),
     threads: int = 1,
+    features: Callable[[int, int], None] | None = None,
 ) -> tuple[Recipe, list[TaskData]]:
     """The recipe and the data of a run; everything that can be checked before the first step is checked.
 
-    `also` are methods of the same run that are not asked for now; the recipe gets their settings too.
+    `also` are methods of the same run that are not asked for now; the recipe gets their settings too. `features` is
+    told how many of a base's features are computed, if they are not cached yet: that takes minutes.
     """
     if not 1 <= seeds <= COUNTERFACTUAL_SEEDS:
         raise BadSetting(f"seeds must be 1 to {COUNTERFACTUAL_SEEDS}, got {seeds}")
@@ -59,7 +62,7 @@ def prepare(
     if not len(asked):
         raise BadSetting("there are no requests; expected something like '1R 2T 2F'")
     data, used = _read_data(benchmark, profile)
-    keep_features(profile.network, used.name)
+    keep_features(profile.network, used.name, profile.settings, features)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
         names = ", ".join(d.name for d in data)
@@ -135,16 +138,25 @@ def _check_records(benchmark: str, stream: Stream, data: Sequence[TaskData]) -> 
                 raise BadSetting(f"request {request} names no record: the benchmark {benchmark} has {has}")
 
 
-def keep_features(network: str, dataset: str) -> None:
-    """Compute a base's features of public images once, for all jobs."""
-    base = base_of(network)
+def keep_features(
+    network: str,
+    dataset: str,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Compute a base's features of public images once, for all jobs, with those of these settings that it has."""
+    base = base_of(network, settings)
     if isinstance(base, OneAtATime) and base.key:
-        base.keep_public(dataset)
+        base.keep_public(dataset, progress)
 
 
-def base_of(network: str) -> Base | None:
-    """The base of that name; nothing for a network that is trained."""
-    return Blueprint(network, {}, torch.device("cpu")).base if network.startswith("base:") else None
+def base_of(network: str, settings: Mapping[str, Any] | None = None) -> Base | None:
+    """The base of that name, with those of these settings that it has; nothing for a network that is trained."""
+    if not network.startswith("base:"):
+        return None
+    known = setting_fields(Blueprint.settings_class(network))
+    given = {name: value for name, value in (settings or {}).items() if name in known}
+    return Blueprint(network, given, torch.device("cpu")).base
 
 
 def _about(method: str) -> MethodAbout:
@@ -193,7 +205,7 @@ def _read_data(benchmark: str, profile: Profile) -> tuple[list[TaskData], DataUs
     """The tasks as tensors, thinned out evenly if the profile asks for fewer images."""
     made, tasks = [], benchmark_tasks(benchmark, tasks=profile.tasks)
     whole = load_data(dataset_of(benchmark))
-    base = base_of(profile.network) if whole.text else None
+    base = base_of(profile.network, profile.settings) if whole.text else None
     for task in tasks:
         train = _some(len(task.train), profile.train)
         test = _some(len(task.test), profile.test)
