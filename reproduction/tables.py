@@ -3,7 +3,7 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order, scenarios) and `<!-- end -->`.
+A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order, people, scenarios) and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -108,6 +108,22 @@ def order(folders: str) -> str:
     return table(["run", "the paper's order by ACC", "ours", "rank correlation"], body)
 
 
+def people(folders: str) -> str:
+    """Of each run in which people leave: the accuracy of those who stay and of those who left, digests and times."""
+    body = []
+    for folder in folders.split(", "):
+        run = read_run(HERE / folder)
+        for row in summarise(run):
+            accuracy = 100 * run.results[row.method].accuracy[:, 0].mean(-1)
+            never = float(np.mean([100 * item.counterfactual.mean() for item in row.forgotten]))
+            cells = [folder, str(run.recipe.network["name"]), f"{run.recipe.data.people:,}", row.label]
+            cells += [number(accuracy[0]), number(accuracy[-1]), number(row.left.value), number(never)]
+            body.append([*cells, f"{row.same_digests} of {row.forgets}", f"{1000 * row.forget_seconds:.0f} ms"])
+    head = ["run", "base", "people", "method", "ACC of those who stay, before", "after ten left"]
+    head += ["ACC on those who left", "never having had them", "digest equal", "time per person"]
+    return table(head, body)
+
+
 def scenarios(folder: str) -> str:
     """Accuracy with and without the task given: of the paper's requests, and of a run that learns all tasks."""
     short, whole = (read_run(HERE / name) for name in (folder, f"{folder}-all"))
@@ -133,7 +149,8 @@ def scenarios(folder: str) -> str:
 
 def made(page: str) -> str:
     """The page with its tables made anew."""
-    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order, "scenarios": scenarios}
+    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order}
+    kinds |= {"people": people, "scenarios": scenarios}
     return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
 
 

@@ -21,6 +21,8 @@ from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
 from clpu.bases.wordpiece import WordPiece, words
 from clpu.cli import app
 from clpu.data.errors import DamagedFile, NotCached, WrongChecksum
+from clpu.data.loading import Dataset, Split
+from clpu.data.mails import to_rows
 from clpu.runs.plan import keep_features
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "!", "head", "##bag"]
@@ -300,3 +302,27 @@ def test_the_published_minilm_gives_the_known_features():
     network = load("base:minilm", TextSettings())
     found = network.features(torch.from_numpy(network.encoded(["A man is eating food."])))[0]
     torch.testing.assert_close(found[:6], torch.tensor(KNOWN_TEXT), rtol=1e-3, atol=1e-4)
+
+
+def test_features_of_public_texts_are_kept_by_their_tokens(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLPU_CACHE", str(tmp_path))
+    base = sentences()
+    base.key = "key"
+    rows = to_rows([b"abc head", b"", b"badge!"], 12)
+    split = Split(rows, np.zeros(3, dtype=np.int64))
+    dataset = Dataset("made-up", split, split, 2, "", text=True)
+    monkeypatch.setattr(public, "load", lambda name: dataset)
+    fresh = base.features(torch.from_numpy(base.encoded(["badge!"])))
+    base.keep_public("made-up")
+    assert len(public.known("key")) == 3
+    monkeypatch.setattr(base, "row", None)  # from here on nothing can be computed
+    assert torch.equal(base.features(torch.from_numpy(base.encoded(["badge!"]))), fresh)
+
+
+def test_tokens_are_text_that_was_read_before():
+    base = sentences()
+    tokens = base.encoded(["head", "bad"])
+    assert base.encoded(tokens) is tokens
+    for wrong in (torch.full((1, 4), 999), torch.full((1, 4), -1), torch.zeros(1, 4, dtype=torch.int64)):
+        with pytest.raises(clpu.BadData, match="takes text"):
+            base.features(wrong)

@@ -31,6 +31,7 @@ SMALL = " --profile smoke --seeds 2 --requests '1R 2T 2F' --workers 1"
 TRAINS = "trains for {}; the stand-in trains for seconds"
 DOWNLOADS = "downloads a data set"
 NEEDS_MNIST = "needs MNIST, and trains for minutes"
+NEEDS_PEOPLE = "needs data of people, which a test does not download"
 NEEDS_RAY = "needs Ray, which is optional; see `make test-ray`"
 NEEDS_GPU = "needs CIFAR and a GPU"
 
@@ -67,6 +68,14 @@ INSTEAD = {
     "clpu audit perm-mnist --requests clpu-2022": (NOTHING, NEEDS_MNIST),
     "clpu audit rot-mnist --requests clpu-2022": (NOTHING, NEEDS_MNIST),
     "clpu bench perm-mnist --profile paper": (NOTHING, NEEDS_MNIST),
+    "clpu bench people-digits": ("clpu bench people-digits --profile smoke --set features=50 --workers 1", "a minute"),
+    "clpu bases get minilm": (NOTHING, DOWNLOADS),
+    "clpu bench people-hapt": (NOTHING, NEEDS_PEOPLE),
+    "clpu bench mail": (NOTHING, NEEDS_PEOPLE),
+    "clpu bench mail --set network=base:words --out runs/mail-words": (NOTHING, NEEDS_PEOPLE),
+    "clpu audit people-digits": (NOTHING, "minutes; tests/audit has the command in small"),
+    "clpu audit people-hapt --store": (NOTHING, NEEDS_PEOPLE),
+    "clpu data get hapt spamassassin": (NOTHING, DOWNLOADS),
     "clpu data get mnist": (NOTHING, DOWNLOADS),
     "clpu data get mnist fashion cifar10": (NOTHING, DOWNLOADS),
     "clpu data get cifar100 --from ~/downloads": (NOTHING, DOWNLOADS),

@@ -16,7 +16,7 @@ Load = Annotated[
 ]
 Benchmark = Annotated[
     str,
-    typer.Argument(metavar="BENCHMARK", help="perm-, rot- or split- followed by a data set (`clpu data list`)."),
+    typer.Argument(metavar="BENCHMARK", help="perm-, rot-, split- or people- followed by a data set."),
 ]
 Methods = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads the annotation on Python 3.10 too
@@ -29,7 +29,13 @@ ProfileName = Annotated[
         "only: the paper's settings with a narrower network) or paper (the paper's settings)."
     ),
 ]
-Requests = Annotated[str, typer.Option(help="Requests, such as '1R 2T 2F', or the name of a known stream.")]
+Requests = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        help="Requests, such as '1R 2T 2F' or '1R @p7F', or the name of a known stream.",
+        show_default="bench: clpu-2022, audit: clpu-audit; of people: all are learned, some leave",
+    ),
+]
 Workers = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(help="Worker processes.", show_default="cores"),

@@ -230,6 +230,11 @@ class Request:
         return cls(scope.task or "", Instruction.FORGET, (scope,) if scope.some_records else ())
 
     @property
+    def forgets_records(self) -> bool:
+        """Whether it forgets some records, not a task with all its records."""
+        return self.instruction is Instruction.FORGET and bool(self.parts)
+
+    @property
     def scope(self) -> Scope:
         """The scope of a request to forget."""
         return replace(self.parts[0] if self.parts else Scope(), task=self.task or None)

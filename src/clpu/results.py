@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from clpu import jsonfile
 from clpu.errors import BadRun, Error
 from clpu.jsonfile import Seconds
-from clpu.requests import Stream
+from clpu.requests import Request, Stream
 from clpu.runs.recipe import Recipe, check_method, read_recipe, result_file
 
 #: The folder of the results inside that of a run.
@@ -42,9 +42,16 @@ class ForgetResult:
     counterfactual_accuracy: NDArray[np.float64]
     in_group: Mapping[str, NDArray[np.float64]]
     across: Mapping[str, NDArray[np.float64]]
+    #: Which records were forgotten, such as "@p17"; "" for a task with all its records.
+    records: str = ""
+    #: Of forgotten records: accuracy[task, seed] on the test records that they name (0 where there are none) …
+    accuracy: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    #: … and whether every agent has the digest of one with its seed that never had them.
+    same_digest: bool | None = None
 
     def __post_init__(self) -> None:
         where = f"forget at request {self.request}"
+        object.__setattr__(self, "accuracy", _array(self.accuracy, 2, f"{where}: accuracy", high=1, empty=True))
         accuracy = _array(self.counterfactual_accuracy, 2, f"{where}: counterfactual_accuracy", high=1)
         seeds = accuracy.shape[1]
         groups = {}
@@ -102,14 +109,19 @@ class Result:
             raise BadRun(f"{where}: the active tasks do not follow from the requests {stream}")
         if not len(self.bytes) == len(self.seconds) == len(stream):
             raise BadRun(f"{where}: expected bytes and seconds for each of {len(stream)} requests")
-        expected = [(n, stream[n - 1].task, str(stream.counterfactual(n))) for n in stream.forgets]
-        if [(f.request, f.task, f.counterfactual) for f in self.forgets] != expected:
+        expected = [
+            (n, stream[n - 1].task, _records(stream[n - 1]), str(stream.counterfactual(n))) for n in stream.forgets
+        ]
+        if [(f.request, f.task, f.records, f.counterfactual) for f in self.forgets] != expected:
             raise BadRun(f"{where}: the forget requests do not follow from the requests {stream}; expected {expected}")
         for forget in self.forgets:
             shape = (accuracy.shape[2], forget.counterfactual_accuracy.shape[1])
             for matrices in (forget.in_group, forget.across):
-                if set(matrices) != set(self.tasks) or len(forget.counterfactual_accuracy) != len(self.tasks):
+                measured = set(matrices) <= set(self.tasks) if forget.records else set(matrices) == set(self.tasks)
+                if not measured or len(forget.counterfactual_accuracy) != len(self.tasks):
                     raise BadRun(f"{where}: a forget request has {sorted(matrices)} instead of {list(self.tasks)}")
+            if forget.records and forget.accuracy.shape != (len(self.tasks), accuracy.shape[2]):
+                raise BadRun(f"{where}: the accuracy on forgotten records has shape {forget.accuracy.shape}")
             if any(matrix.shape != shape for matrix in forget.across.values()):
                 raise BadRun(f"{where}: across-group matrices should have shape {shape}")
         if len(self.class_incremental) not in (0, accuracy.shape[2]):
@@ -191,11 +203,17 @@ def _check_fits(recipe: Recipe, result: Result, method: str, where: str) -> None
             raise BadRun(f"{where}: a forget request has a different number of counterfactual seeds than the recipe")
 
 
-def _array(values: ArrayLike, dimensions: int, where: str, *, high: float) -> NDArray[np.float64]:
+def _records(request: Request) -> str:
+    return str(request.scope) if request.parts else ""
+
+
+def _array(values: ArrayLike, dimensions: int, where: str, *, high: float, empty: bool = False) -> NDArray[np.float64]:
     try:
         array = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         raise BadRun(f"{where} is not an array of numbers") from None
+    if empty and not array.size:
+        return np.empty((0,) * dimensions)
     if array.ndim != dimensions:
         raise BadRun(f"{where} must have {dimensions} dimensions, and has {array.ndim}")
     if not np.isfinite(array).all() or (array < 0).any() or (array > high + _SLACK).any():

@@ -67,9 +67,9 @@ def test_every_forget_request_is_compared_with_its_own_counterfactual():
     made = list(probes("seq", Stream("1R 2T 3T 2F 4R 3F"), planned("seq").data, DESIGN, "mlp", SETTINGS, "cpu"))
     seen = {p.requests: p.sights for p in made if p.sights}
     assert seen == {
-        "1R 2T 3T 2F 4R 3F": ((4, "2"), (6, "3")),
-        "1R 3T": ((2, "2"),),
-        "1R 4R": ((2, "3"),),
+        "1R 2T 3T 2F 4R 3F": ((4, "2", ""), (6, "3", "")),
+        "1R 3T": ((2, "2", ""),),
+        "1R 4R": ((2, "3", ""),),
     }
 
 

@@ -112,6 +112,7 @@ def test_damaged_results_of_a_method_that_was_not_asked_for_take_no_table_away(c
     ("arguments", "says"),
     [
         (("bench", "rot-letters"), "rot-digits"),
+        (("bench", "people-letters"), "people-digits"),
         (("bench", "--set", "speed=3"), "Known settings"),
         (("bench", "--requests", "1R 1F"), "CannotForget"),
         (("bench", "--workers", "0"), "at least 1"),

@@ -6,14 +6,16 @@ import pytest
 
 from clpu import BadNetwork, BadSetting
 from clpu.bench.plan import plan
-from clpu.data.catalog import BENCHMARKS, DATASETS
+from clpu.data.catalog import BENCHMARKS, DATASETS, is_about_people
 from clpu.runs.plan import known_settings, with_settings
 from clpu.runs.profiles import profile, with_overrides
 
+#: Benchmarks of networks that are trained, in the paper or like it.
+PAPERS = [benchmark for benchmark in BENCHMARKS if not is_about_people(benchmark)]
 KNOWN = {m: known_settings(m, "mlp") for m in ("er", "ewc")}
 
 
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 @pytest.mark.parametrize("name", ["paper", "small", "smoke"])
 def test_every_stream_has_every_profile(stream, name):
     chosen = profile(stream, name)
@@ -21,7 +23,7 @@ def test_every_stream_has_every_profile(stream, name):
     assert chosen.for_method("er", KNOWN["er"])["epochs"] >= 1
 
 
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 def test_a_smoke_run_has_some_images_of_each_class(stream):
     """Images are taken evenly spaced, in the order of the data set: with three per class some class had none."""
     kind, _, name = stream.partition("-")
@@ -36,12 +38,12 @@ def test_a_smoke_run_does_not_take_the_papers_strengths():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 def test_every_smoke_run_can_be_planned(stream):
     plan(stream, profile(stream, "smoke"), ["seq"], "1R 2T 2F", 1)
 
 
-@pytest.mark.parametrize("stream", BENCHMARKS)
+@pytest.mark.parametrize("stream", PAPERS)
 @pytest.mark.parametrize("name", ["paper", "small", "smoke"])
 def test_nothing_of_a_benchmark_is_auto(stream, name):
     """The paper's benchmarks are computed with the paper's values, whatever the rule for users' data is."""
@@ -53,6 +55,16 @@ def test_nothing_of_a_benchmark_is_auto(stream, name):
     assert settings["batch_size"] == 32
     if name == "paper" and "digits" not in stream:
         assert (settings["epochs"], settings["lr"]) == (10, 0.01)
+
+
+@pytest.mark.parametrize("stream", sorted({*BENCHMARKS} - {*PAPERS}))
+@pytest.mark.parametrize("name", ["small", "smoke"])
+def test_benchmarks_of_people_build_on_a_base(stream, name):
+    sized = profile(stream, name)
+    assert sized.network.startswith("base:")
+    assert sized.tasks == 1
+    with pytest.raises(BadSetting, match="small and smoke"):
+        profile(stream, "paper")
 
 
 def test_a_methods_own_values_are_not_replaced_by_the_papers():

@@ -43,6 +43,8 @@ def test_list_as_json_shows_what_is_cached(originals: Path) -> None:
         "cifar10": False,
         "cifar100": False,
         "digits": True,
+        "hapt": False,
+        "spamassassin": False,
         tiny.GREY: True,
         tiny.COLOUR: False,
         tiny.HUNDRED: False,

@@ -21,7 +21,7 @@ def real(name: str) -> Dataset:
     return load(name)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion", "cifar10", "cifar100", "digits"])
+@pytest.mark.parametrize("name", ["mnist", "fashion", "cifar10", "cifar100", "digits", "hapt", "spamassassin"])
 def test_every_byte_has_its_pinned_checksum(name: str) -> None:
     real(name)
     recheck(name)
@@ -74,6 +74,23 @@ def test_the_official_idx_files_can_be_rebuilt_from_the_arrays(name: str) -> Non
         )
     ]
     assert [hashlib.sha256(content).hexdigest() for content in made] == [file.sha256 for file in files]
+
+
+def test_thirty_people_did_six_activities_in_each_of_their_sessions() -> None:
+    data = real("hapt")
+    for split in (data.train, data.test):
+        assert split.people is not None
+        pairs = set(zip(split.people.tolist(), split.y.tolist(), strict=True))
+        assert pairs == {(person, activity) for person in range(1, 31) for activity in range(6)}
+    lying = data.train.x[data.train.y == 5].astype(float).mean((0, 2)) / data.unit
+    standing = data.train.x[data.train.y == 4].astype(float).mean((0, 2)) / data.unit
+    assert (abs(standing[0]) > 0.9, abs(lying[0]) < 0.4) == (True, True)  # gravity, along the body
+
+
+def test_the_corpus_has_its_known_mails() -> None:
+    data = real("spamassassin")
+    labels = np.concatenate([data.train.y, data.test.y])
+    assert np.bincount(labels).tolist() == [2500 + 1400 + 250, 500 + 1396]
 
 
 # Which of the 20 coarse classes each of CIFAR-100's fine classes belongs to, in alphabetical order of both.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import gzip
 import hashlib
@@ -9,8 +10,11 @@ import io
 import json
 import pickle
 import struct
+import sys
 import tarfile
+import types
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -153,6 +157,63 @@ FORMS = [
     (HUNDRED, "cifar-python"),
     (HUNDRED, "cifar-python+tar"),
 ]
+
+
+def recordings(seed: int = 0) -> dict[int, list[dict[str, np.ndarray]]]:
+    """Recordings as HAPT has them: two or three per person, eight columns, stretches of activities and of nothing."""
+    random = np.random.default_rng(seed)
+    axes = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
+    made: dict[int, list[dict[str, np.ndarray]]] = {}
+    for person, count in ((1, 2), (2, 3)):
+        for _ in range(count):
+            labels = np.repeat([-1, 5, 7, 1, 6, -1], [9, 20, 5, 17, 7, 3])
+            table = {axis: random.normal(size=len(labels)) for axis in axes}
+            made.setdefault(person, []).append({**table, "sequence": np.arange(len(labels)), "label": labels})
+    return made
+
+
+class _Ready:
+    """What is pickled in a given way."""
+
+    def __init__(self, *way: object) -> None:
+        self.way = way
+
+    def __reduce__(self) -> tuple:
+        return self.way  # type: ignore[return-value]
+
+
+def frames_pickle(content: dict[int, list[dict[str, np.ndarray]]]) -> bytes:
+    """Tables as pandas 1.0 pickled them, in protocol 1, for whoever has no pandas."""
+    modules = {name: types.ModuleType(name) for name in ("pandas", "pandas.core", "pandas.core.indexes")}
+
+    def named(module: str, name: str) -> type:
+        made = modules.setdefault(module, types.ModuleType(module))
+        if not hasattr(made, name):
+            setattr(made, name, type(name, (), {"__module__": module, "__qualname__": name}))
+        found: type = getattr(made, name)
+        return found
+
+    frame, manager = named("pandas.core.frame", "DataFrame"), named("pandas.core.internals.managers", "BlockManager")
+    new_index, index = (named("pandas.core.indexes.base", name) for name in ("_new_Index", "Index"))
+    counter = named("pandas.core.indexes.range", "RangeIndex")
+
+    def table(columns: dict[str, np.ndarray]) -> _Ready:
+        names = list(columns)
+        length = len(columns["label"])
+        kinds = [(0, 6, np.stack([columns[name] for name in names[:6]]))]
+        kinds.append((6, 8, np.stack([columns[name] for name in names[6:]])))
+        axes = [
+            _Ready(new_index, (index, {"data": np.array(names, dtype=object), "name": None})),
+            _Ready(new_index, (counter, {"name": None, "start": 0, "stop": length, "step": 1})),
+        ]
+        blocks = [{"values": values, "mgr_locs": slice(first, last, 1)} for first, last, values in kinds]
+        state = (axes, [], [], {"0.14.1": {"axes": axes, "blocks": blocks}})
+        inner = _Ready(copyreg._reconstructor, (manager, object, None), state)  # type: ignore[attr-defined]
+        whole = {"_data": inner, "_typ": "dataframe", "_metadata": [], "attrs": {}}
+        return _Ready(copyreg._reconstructor, (frame, object, None), whole)  # type: ignore[attr-defined]
+
+    with mock.patch.dict(sys.modules, modules):
+        return pickle.dumps({key: [table(one) for one in tables] for key, tables in content.items()}, protocol=1)
 
 
 class Bomb:

@@ -20,11 +20,12 @@ from clpu.audit.findings import Findings
 from clpu.audit.plan import AUDIT_REQUESTS, AuditPlan, Design, plan_of
 from clpu.audit.probes import work
 from clpu.audit.verdict import Verdict, verdict
+from clpu.data.benchmarks import person_id
 from clpu.errors import BadData, BadRun, BadSetting
 from clpu.inputs import read_inputs
 from clpu.labels import classes, encode, read_labels
 from clpu.methods import METHODS, Method
-from clpu.requests import Stream
+from clpu.requests import Stream, check_id
 from clpu.runs import folder as folders
 from clpu.runs.engine import Event
 from clpu.runs.jobs import TaskData
@@ -64,7 +65,7 @@ def audit(
     tasks: Mapping[str, Sequence[Any]] | Sequence[Any],
     requests: str | Stream = AUDIT_REQUESTS,
     *,
-    network: str | nn.Module = "mlp",
+    network: str | nn.Module | None = None,
     runs: int = 32,
     pairs: int = 2,
     error_rate: float = 0.01,
@@ -78,7 +79,8 @@ def audit(
     """Test whether a task that this method forgot leaves a trace.
 
     `tasks` is what `clpu.data.tasks` gives, or a mapping from names to (train_x, train_y, test_x, test_y); without
-    test data (train_x, train_y) the training examples are used. `runs` agents per group are trained on `requests` and
+    test data (train_x, train_y) the training examples are used. For requests such as "1R @p7F", two more entries say
+    who each training and each test record is about. `runs` agents per group are trained on `requests` and
     on its counterfactuals. With `folder`, an interrupted audit can be resumed; on a machine that computes differently
     only with `mix_machines`. Further keyword arguments are settings of training, method and network, as for
     `clpu.Agent`.
@@ -88,9 +90,13 @@ def audit(
     >>> print(audit("clpu-der++", tasks, "1R 2T 2F", runs=4, epochs=1, hidden=(8,)).verdict.title)
     exact (proved bitwise)
     """
+    chosen = METHODS[method] if isinstance(method, str) and method in METHODS else method
+    if network is None:
+        network = getattr(chosen, "default_network", "mlp")
     own = isinstance(network, nn.Module)
     kind = network if isinstance(network, str) else "module"
-    scaled = not own and settings.get("scaling", "auto") in ("auto", "task")
+    based = kind.startswith("base:")  # which makes integers by itself, by constants that no data were asked about
+    scaled = not own and not based and settings.get("scaling", "auto") in ("auto", "task")
     data = [_task(name, arrays, kind, scaled) for name, arrays in _named(tasks)]
     asked = requests if isinstance(requests, Stream) else Stream(requests)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
@@ -99,10 +105,10 @@ def audit(
     agent = Agent(method, network, device=device, threads=threads, **settings)
     # The attacks see what the networks see, with settings that do not depend on the task.
     found = auto.resolved(agent.settings, len(data[0].train_y), data[0].train_x[0].numel(), kind)
-    options = {**settings, **found, "scaling": "none"}
+    options = {**settings, **found, **({} if based else {"scaling": "none"})}
     agent = Agent(method, network, device=device, threads=threads, **options)
     asked.check(agent.forgets)
-    chosen = METHODS[method] if isinstance(method, str) else method
+    assert not isinstance(chosen, str)  # the agent has refused a name that is not a method's
     design = Design(runs=runs, pairs=pairs, error_rate=error_rate)
     recipe = Recipe(
         benchmark="custom tasks",
@@ -149,13 +155,23 @@ def _audited(
 def _named(tasks: Any) -> list[tuple[str, Sequence[Any]]]:
     if isinstance(tasks, Mapping):
         return [(str(name), arrays) for name, arrays in tasks.items()]
-    return [(task.name, (task.train.x, task.train.y, task.test.x, task.test.y)) for task in tasks]
+    return [(task.name, (task.train.x, task.train.y, task.test.x, task.test.y, *_ids(task))) for task in tasks]
+
+
+def _ids(task: Any) -> list[list[str]]:
+    """Who a benchmark's records are about, if they are about people."""
+    both = (task.train.people, task.test.people)
+    return [] if any(people is None for people in both) else [[*map(person_id, people.tolist())] for people in both]
 
 
 def _task(name: str, arrays: Sequence[Any], network: str, scaled: bool) -> TaskData:
     """A task's data as the agent would read and scale them; only a user's module takes integers as they are."""
-    if len(arrays) not in (2, 4):
-        raise BadData(f"task {name!r} needs (train_x, train_y, test_x, test_y) or (train_x, train_y)")
+    if len(arrays) not in (2, 4, 6):
+        raise BadData(
+            f"task {name!r} needs (train_x, train_y, test_x, test_y), with (…, train_people, test_people) or without, "
+            "or (train_x, train_y)"
+        )
+    *arrays, people, test_people = arrays if len(arrays) == 6 else (*arrays, (), ())
     cpu = torch.device("cpu")
     tokens = network == "module"
     x, test_x = (read_inputs(array, None, tokens, cpu, wide=scaled) for array in (arrays[0], arrays[-2]))
@@ -164,4 +180,8 @@ def _task(name: str, arrays: Sequence[Any], network: str, scaled: bool) -> TaskD
         x, test_x = scaling(x), scaling(test_x)
     labels, y = classes(read_labels(arrays[1], len(x)))
     test_y = encode(read_labels(arrays[-1], len(test_x)), labels, name)
-    return TaskData(name, x, torch.from_numpy(y), test_x, torch.from_numpy(test_y), tuple(range(len(labels))))
+    about = [tuple(check_id(who) for who in ids) for ids in (people, test_people) if len(ids)]
+    if [len(ids) for ids in about] not in ([], [len(y), len(test_y)]):
+        raise BadData(f"task {name!r} needs one person per record")
+    known = tuple(range(len(labels)))
+    return TaskData(name, x, torch.from_numpy(y), test_x, torch.from_numpy(test_y), known, *about)

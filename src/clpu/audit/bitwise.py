@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
@@ -9,7 +10,7 @@ from urllib.parse import quote, unquote
 from clpu.agent import Agent
 from clpu.audit.outside import outside
 from clpu.io import canonical, sha256
-from clpu.runs.jobs import TaskData
+from clpu.runs.jobs import TaskData, answers
 from clpu.state import Leaf
 
 
@@ -26,7 +27,7 @@ def fingerprint(agent: Agent, data: Sequence[TaskData] = (), images: int = 100) 
     for path, leaf in state.leaves():
         parts |= {f"{path}/{name}": Leaf({name: tensor}).sha256 for name, tensor in leaf.tensors.items()}
     for task_data in data:
-        outputs = agent.logits(task_data.name, task_data.test_x[:images], len(task_data.classes))
+        outputs = answers(agent, task_data, task_data.test_x[:images])
         parts[f"outputs/{quote(task_data.name, safe='')}"] = Leaf({"outputs": outputs}).sha256
     # Last, when everything that is computed once and then kept, such as a module's number of features, was needed.
     return parts | {f"outside/{place}": value for place, value in outside(agent).items()}
@@ -51,6 +52,9 @@ def _described(part: str) -> str:
         return f"answers for task {unquote(rest[0])}"
     if kind == "outside":
         return f"{rest[0]} (outside the state)"
+    if kind == "task" and rest[1] == "people":
+        who = ", ".join(json.loads(unquote(rest[2]))) or "nobody in particular"
+        return f"records about {who} in task {unquote(rest[0])}"
     if kind == "task":
         names = {
             "memory": "memory",

@@ -22,7 +22,7 @@ def add_commands(app: typer.Typer) -> None:
             Optional[int],  # noqa: UP045
             typer.Option("--runs", "--seeds", help="Agents per group.", show_default="the profile's"),
         ] = None,
-        requests: options.Requests = "clpu-audit",
+        requests: options.Requests = None,
         out: Annotated[
             Optional[Path],  # noqa: UP045
             typer.Option(help="Output folder.", show_default="audits/BENCHMARK-PROFILE"),

@@ -9,14 +9,14 @@ from pathlib import Path
 from clpu import jsonfile, terminal
 from clpu.audit.findings import Findings
 from clpu.audit.page import page
-from clpu.audit.plan import DESIGNS, audit_profile, estimate, plan
+from clpu.audit.plan import AUDIT_REQUESTS, DESIGNS, PEOPLE_LEAVE, audit_profile, estimate, plan
 from clpu.audit.run import AUDIT, Audit
 from clpu.audit.tables import markdown, show
 from clpu.audit.verdict import verdict
 from clpu.requests import Stream
 from clpu.runs.command import ExecutionOptions, execute
 from clpu.runs.folder import RunFolder
-from clpu.runs.plan import check_methods, command_line, with_settings
+from clpu.runs.plan import check_methods, command_line, default_requests, with_settings
 from clpu.terminal import duration
 
 
@@ -24,7 +24,7 @@ def audit(
     benchmark: str,
     profile: str,
     methods: Sequence[str],
-    requests: str,
+    requests: str | None,
     runs: int | None,
     path: Path,
     overrides: Sequence[str],
@@ -33,7 +33,7 @@ def audit(
     store: bool = False,
 ) -> int:
     """Run or resume an audit and report; the exit code. That a trace was found is a result, not a failure."""
-    chosen = check_methods(methods)
+    chosen = check_methods(methods, benchmark)
     base = audit_profile(benchmark, profile)
     design = replace(DESIGNS[profile], error_rate=error_rate)
     design = design if runs is None else replace(design, runs=runs)
@@ -41,7 +41,8 @@ def audit(
         also = [method for method in folder.methods() if method not in chosen]
         sized = with_settings(base, overrides, [*chosen, *also])
         where = (options.device, command_line(), also, options.threads)
-        made = plan(benchmark, sized, chosen, design, requests, *where)
+        asked = default_requests(benchmark, AUDIT_REQUESTS, PEOPLE_LEAVE) if requests is None else requests
+        made = plan(benchmark, sized, chosen, design, asked, *where)
         folder.resume(made, options.mix_machines)
         if folder.left and not options.quiet:
             agents, processes = sum(len(probe.seeds) for probe in folder.left), options.processes

@@ -36,8 +36,10 @@ def cka_distances(features: ArrayLike) -> NDArray[np.float64]:
     return distances
 
 
-def features(actual: Observations, counterfactual: Observations) -> Attack:
-    """Distances across the groups against those within."""
+def features(actual: Observations, counterfactual: Observations) -> Attack | None:
+    """Distances across the groups against those within; `None` for a method without a network."""
+    if not actual.features.shape[-1]:
+        return None
     count = len(actual.features)
     distances = cka_distances(np.concatenate([actual.features, counterfactual.features]))
     within = distances[count:, count:][np.triu_indices(len(counterfactual.features), 1)]

@@ -17,7 +17,7 @@ def effects(every: Sequence[Findings], attack: str, width: float, axis: str, wor
 
     `words` name the chance line and the right end of the axis.
     """
-    rows = [(f, [(g.task, a) for g in f.forgets for a in g.attacks if a.name == attack]) for f in every]
+    rows = [(f, [(g.what, a) for g in f.forgets for a in g.attacks if a.name == attack]) for f in every]
     rows = [(f, found) for f, found in rows if found]
     most = max(len(found) for _, found in rows)
     frame = Frame(width, len(rows), f"{axis}, by method", height=max(34.0, 13.0 * most + 8))

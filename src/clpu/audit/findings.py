@@ -37,12 +37,21 @@ class Attack:
 
 @dataclass(frozen=True)
 class ForgetFindings:
-    """One forget request of the stream, and the attacks on it."""
+    """One forget request of the stream, and the attacks on it; on one task, if records of several were forgotten.
+
+    `records` says which records of the task were forgotten, such as "@p17"; "" for all of them.
+    """
 
     request: int
     task: str
     counterfactual: str
     attacks: tuple[Attack, ...]
+    records: str = ""
+
+    @property
+    def what(self) -> str:
+        """What was forgotten, as tables name it."""
+        return f"{self.task}{self.records}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Findings:
 def decode_findings(content: bytes, recipe: Recipe, method: str, where: str) -> Findings:
     """The findings about a method from the content of a file; `BadRun` if they are damaged or about something else."""
     findings = jsonfile.decode(content, Findings, where)
-    requests = [forget.request for forget in findings.forgets]
+    requests = list(dict.fromkeys(forget.request for forget in findings.forgets))
     if findings.method != method or requests != list(Stream(recipe.requests).forgets):
         raise BadRun(f"{where} is about {findings.method!r} and forget requests {requests}; the recipe is not")
     return findings

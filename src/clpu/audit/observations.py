@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,7 +17,7 @@ from clpu.learning.losses import Loss, cross_entropy
 from clpu.learning.randomness import generators
 from clpu.networks.fit import fit
 from clpu.networks.learner import Descent, Trainee
-from clpu.runs.jobs import TaskData
+from clpu.runs.jobs import TaskData, answers
 
 Array = NDArray[np.float32]
 
@@ -52,7 +52,7 @@ class Observations:
     features    (K, images, features)        what the network that answers for the task makes of these images
     confidence  (K, members)                 log p/(1-p) of the right class on the task's training examples
     accuracy    (K,)                         on the test images, right after the forget request
-    relearning  (K, stops + 1)               test accuracy while the task is learned again by plain SGD
+    relearning  (K, stops + 1)               test accuracy while the task is learned again by plain SGD, if it can be
     relapse     (K,)                         test accuracy after another task was learned
     """
 
@@ -75,13 +75,16 @@ class Observations:
         )
 
 
-def observe(agent: Agent, task: TaskData, sizes: Sizes) -> Observations:
-    """All but the relapse, which is seen after another task was learned; the agent stays as it is."""
-    classes = len(task.classes)
+def observe(agent: Agent, task: TaskData, sizes: Sizes, data: Mapping[str, TaskData]) -> Observations:
+    """All but the relapse, which is seen after another task was learned; the agent stays as it is.
+
+    `task` has what was forgotten: a task, or the records of one that were about a person. `data` are all tasks.
+    """
     images, labels = task.test_x[: sizes.images], task.test_y[: sizes.images]
-    outputs = agent.logits(task.name, images, classes)
-    others = [F.log_softmax(agent.logits(other, images), -1) for other in agent.tasks]
-    members = agent.logits(task.name, task.train_x[: sizes.members], classes)
+    outputs = answers(agent, task, images)
+    active = [name for name in agent.tasks if name != task.name]
+    others = [F.log_softmax(answers(agent, data[name], images), -1) for name in active]
+    members = answers(agent, task, task.train_x[: sizes.members])
     return Observations(
         outputs=_array(F.log_softmax(outputs, -1)),
         others=_array(torch.cat(others, -1) if others else outputs[..., :0]),
@@ -132,7 +135,7 @@ def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
     """
     network = agent.network(task.name, task.train_x)
     if network is None:
-        return torch.zeros(len(agent.seeds), len(sizes.marks()))
+        return torch.zeros(len(agent.seeds), 0)
     if task.name not in network.heads or network.heads[task.name].outputs != len(task.classes):
         network = agent.new_method().with_fresh_head(network, task.name, len(task.classes))
     settings, device = agent.settings, network.body_device
@@ -159,7 +162,7 @@ def relearn(agent: Agent, task: TaskData, sizes: Sizes) -> Tensor:
 
 def accuracy(agent: Agent, task: TaskData, sizes: Sizes) -> Array:
     """The share of test images that each run gets right, whether it knows the task or not."""
-    outputs = agent.logits(task.name, task.test_x[: sizes.images], len(task.classes))
+    outputs = answers(agent, task, task.test_x[: sizes.images])
     return _array(_right(outputs, positions(task, task.test_y[: sizes.images])))
 
 

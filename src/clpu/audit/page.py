@@ -39,7 +39,7 @@ def page(audit: Audit) -> str:
     attacked = [findings for findings in every if findings.attacks]
     return render(
         "audit.html",
-        title=f"Does a forgotten task leave a trace? {formatting.benchmark(audit.recipe.benchmark)}",
+        title=f"Does {_forgotten(every)} leave a trace? {formatting.benchmark(audit.recipe.benchmark)}",
         runs=len(audit.recipe.seeds),
         stream=Stream(audit.recipe.requests),
         verdicts=[(label_of(findings.method), verdict(findings)) for findings in every],
@@ -48,10 +48,19 @@ def page(audit: Audit) -> str:
         figures={attack: _effects(every, attack) for attack in _EFFECTS},
         tables=_tables(every),
         membership=[(label_of(f.method), figures.membership(f)) for f in attacked],
-        relearning=[(label_of(f.method), figures.relearning(f)) for f in attacked],
+        relearning=[
+            (label_of(f.method), figures.relearning(f))
+            for f in attacked
+            if any(attack.name == "relearning" for attack in f.attacks)
+        ],
         residue=[(label_of(f.method), f.residue) for f in every if f.residue is not None],
         recipe=view_recipe(audit.recipe, list(audit.findings)),
     )
+
+
+def _forgotten(every: Sequence[Findings]) -> str:
+    scopes = {forget.records[:1] for findings in every for forget in findings.forgets}
+    return "a forgotten person" if scopes == {"@"} else "a forgotten task" if scopes <= {""} else "what was forgotten"
 
 
 def _bits(every: Sequence[Findings]) -> Table:
@@ -106,7 +115,7 @@ def _tables(every: Sequence[Findings]) -> dict[str, Table]:
 
 
 def _each(every: Sequence[Findings], attack: str) -> list[tuple[str, str, Attack]]:
-    return [(f.method, g.task, a) for f in every for g in f.forgets for a in g.attacks if a.name == attack]
+    return [(f.method, g.what, a) for f in every for g in f.forgets for a in g.attacks if a.name == attack]
 
 
 def _outputs(one: Attack) -> list[str]:

@@ -23,6 +23,8 @@ from clpu.runs.recipe import Recipe
 #: What an audit asks of agents by default: all that was learned is forgotten; then tasks are made permanent
 #: and learned, one of them anew, after a forget request, so that what was kept of a forgotten task can come back.
 AUDIT_REQUESTS = "clpu-audit"
+#: Of people, so many leave by default.
+PEOPLE_LEAVE = 3
 #: Seeds of the pairs whose bits are compared begin here.
 PAIR_SEEDS = 2000
 #: Replicas of the MLP in one probe: more gain little, and several probes keep two cores busy.
@@ -137,24 +139,37 @@ def probes(
     sizes = design.sizes(steps_of(by_name[stream[0].task], settings))
     # What is learned to see whether a forgotten task comes back must be none that is forgotten.
     forgotten = {stream[n - 1].task for n in stream.forgets}
+    leaving = tuple(str(request) for request in stream if request.forgets_records)
     spare = [task.name for task in data if task.name not in stream.tasks]
     later = next(iter([*spare, *(t for t in stream.tasks if t not in forgotten), stream[0].task]))
     size = REPLICAS_PER_PROBE if network == "mlp" else 1
-    actual = tuple((n, stream[n - 1].task) for n in stream.forgets)
+    actual = tuple((n, *what) for n in stream.forgets for what in forgotten_in(stream, n, data))
     groups: list[tuple[str, str, int, tuple[Sight, ...]]] = [("actual", str(stream), 0, actual)]
     for text, numbers in counterfactuals(stream).items():
-        sights = tuple(dict.fromkeys((len(Stream(text)), stream[n - 1].task) for n in numbers))
+        seen = [what for n in numbers for what in forgotten_in(stream, n, data)]
+        sights = tuple(dict.fromkeys((len(Stream(text)), *what) for what in seen))
         groups.append((f"counterfactual-{numbers[-1]}", text, COUNTERFACTUAL_SEEDS, sights))
     for group, text, first, sights in groups:
         for start in range(first, first + design.runs, size):
             seeds = tuple(range(start, min(start + size, first + design.runs)))
-            yield Probe(method, group, text, seeds, network, settings, (), device, threads, sights, sizes, later)
+            common = (network, settings, (), device, threads, leaving)
+            yield Probe(method, group, text, seeds, *common, sights, sizes, later)
     twins = tuple(range(PAIR_SEEDS, PAIR_SEEDS + design.pairs))
     checkpoints = tuple(checked(stream))
     yield Probe(method, "bits", str(stream), twins, network, settings, checkpoints, device, threads)
     for text, numbers in counterfactuals(stream, checked(stream)).items():
         group = f"bits-counterfactual-{numbers[-1]}"
         yield Probe(method, group, text, twins, network, settings, (len(Stream(text)),), device, threads)
+
+
+def forgotten_in(stream: Stream, number: int, data: Sequence[TaskData]) -> list[tuple[str, str]]:
+    """What a request forgets, as pairs of a task and which of its records, "" for all; a person may be in several."""
+    request = stream[number - 1]
+    if not request.parts:
+        return [(request.task, "")]
+    active = [active for _, _, active in stream.walk()][number - 1]
+    concerned = [task.name for task in data if task.name in active and task.covered(request.scope, train=True).any()]
+    return [(name, str(request.parts[0])) for name in concerned]
 
 
 def checked(stream: Stream) -> list[int]:
@@ -190,7 +205,7 @@ def estimate(plan: AuditPlan, left: Sequence[Job], workers: int) -> float:
         # Observing takes about as long as learning a task, each time.
         sights = one.sights if isinstance(one, Probe) else ()
         extra = replace(one, requests=f"{task.name}R") if sights else None
-        looks = len({number for number, _ in sights})
+        looks = len({number for number, *_ in sights})
         cost = sum(one.costs()) + (looks * sum(extra.costs()) if extra else 0.0)
         total += cost * steps_of(task, one.settings) * a_step + _SECONDS_PER_PROBE
     return total / max(1, min(workers, len(left)))

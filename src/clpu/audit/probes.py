@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -16,6 +19,7 @@ from clpu.agent import Progress
 from clpu.audit.bitwise import fingerprint
 from clpu.audit.observations import LATER_TASK, Observations, Sizes, accuracy, observe
 from clpu.errors import BadRun
+from clpu.io import sha256
 from clpu.isolation import Listener, run_isolated
 from clpu.methods import METHODS, Method
 from clpu.requests import Request, Stream
@@ -24,8 +28,8 @@ from clpu.runs.jobs import Job, Report, TaskData, handle
 from clpu.runs.shared_training import SharedFolder, shared_folder, sharing
 from clpu.threads import computing_with
 
-#: (number of a request, name of a forgotten task): what is observed, and when.
-Sight = tuple[int, str]
+#: (number of a request, name of a task, which of its records were forgotten or ""): what is observed, and when.
+Sight = tuple[int, str, str]
 
 #: torch's optimisers import this when they are first used; the next copy of this process should have it already.
 _SLOW_TO_IMPORT = "torch._dynamo"
@@ -65,7 +69,10 @@ def perform(
     `shared` is a folder for training that methods have in common. Bits are never taken from it: runs that are
     compared bit for bit are trained independently.
     """
-    by_name = {task.name: task for task in data}
+    complete = {task.name: task for task in data}
+    by_name = complete
+    if probe.leaving and probe.sights:
+        by_name = {task.name: some_people(task, probe.seeds[0], probe.leaving) for task in data}
     chosen = METHODS[probe.method] if method is None else method
     if shared is not None and not probe.outputs_after:
         chosen = sharing(chosen, SharedFolder(shared))
@@ -81,14 +88,48 @@ def perform(
             progress(number, None)
         if number in probe.outputs_after:
             prints[number] = fingerprint(agent, data)
-        tasks = [task for at, task in probe.sights if at == number]
-        if tasks:
-            later = agent.copy()
-            later.learn(LATER_TASK, by_name[probe.later].train_x, by_name[probe.later].train_y)
-            for task in tasks:
-                observed = observe(agent, by_name[task], probe.sizes)
-                observations[number, task] = replace(observed, relapse=accuracy(later, by_name[task], probe.sizes))
+        sights = [sight for sight in probe.sights if sight[0] == number]
+        if sights:
+            later, another = agent.copy(), without(by_name[probe.later], probe.leaving)
+            later.learn(LATER_TASK, another.train_x, another.train_y)
+            for sight in sights:
+                forgotten = forgotten_part(complete[sight[1]], sight[2])
+                observed = observe(agent, forgotten, probe.sizes, by_name)
+                observations[sight] = replace(observed, relapse=accuracy(later, forgotten, probe.sizes))
     return ProbeResult(observations, prints)
+
+
+def forgotten_part(task: TaskData, records: str) -> TaskData:
+    """What was forgotten of a task; without test records of it, its training records are tested."""
+    if not records:
+        return task
+    (scope,) = Request.parse(shlex.quote(f"task{records}") + "F").parts
+    train, test = task.covered(scope, train=True), task.covered(scope)
+    found = task.chosen(train, test)
+    return found if test.any() else replace(found, test_x=found.train_x, test_y=found.train_y)
+
+
+def without(task: TaskData, leaving: Sequence[str]) -> TaskData:
+    """A task without the training records that some requests forget."""
+    stays = torch.ones(len(task.train_y), dtype=torch.bool)
+    for text in leaving:
+        stays &= ~task.covered(Request.parse(text).scope, train=True)
+    return task.chosen(stays, torch.ones(len(task.test_y), dtype=torch.bool))
+
+
+def some_people(task: TaskData, seed: int, leaving: Sequence[str]) -> TaskData:
+    """A task in which a seed decides who is there of those whom the requests do not name, about half of them.
+
+    A method that draws nothing at random would give a group of agents that are all alike, and an attacker never knows
+    who else is among the data. Those who leave are there for everyone, so that an agent either forgot them or not.
+    """
+    named = {Request.parse(text).scope.person for text in leaving}
+    others = sorted({*task.train_people} - named - {""})
+    left_out = {who for who in others if sha256(f"clpu audit {seed} {who}") < "8"}
+    if len(left_out) == len(others):
+        return task
+    stays = torch.tensor([who not in left_out for who in task.train_people])
+    return task.chosen(stays, torch.ones(len(task.test_y), dtype=torch.bool)) if len(stays) else task
 
 
 def work(
@@ -128,8 +169,9 @@ def work(
 def save(path: Path, probe: Probe, result: ProbeResult) -> None:
     """Write a finished probe atomically, with what computed it."""
     arrays: dict[str, NDArray[Any]] = {}
-    for (number, task), observed in result.observations.items():
-        arrays |= {f"{name}/{number}/{task}": array for name, array in observed.arrays().items()}
+    for (number, task, records), observed in result.observations.items():
+        place = f"{number}/{quote(records, safe='')}/{task}"
+        arrays |= {f"{name}/{place}": array for name, array in observed.arrays().items()}
     jobs.save(path, probe, arrays, result.fingerprints)
 
 
@@ -139,8 +181,8 @@ def load(path: Path, probe: Probe) -> ProbeResult:
     groups: dict[Sight, dict[str, Any]] = {}
     try:
         for key, array in arrays.items():
-            name, number, task = key.split("/", 2)
-            groups.setdefault((int(number), task), {})[name] = array
+            name, number, records, task = key.split("/", 3)
+            groups.setdefault((int(number), task, unquote(records)), {})[name] = array
         observations = {sight: Observations(**parts) for sight, parts in groups.items()}
         return ProbeResult(observations, {int(number): parts for number, parts in prints.items()})
     except (ValueError, TypeError) as error:

@@ -18,12 +18,16 @@ from clpu.audit.permutation import rank_test
 LEARNED = 0.8
 
 
-def relearning(actual: Observations, counterfactual: Observations, marks: Sequence[int]) -> Attack:
+def relearning(actual: Observations, counterfactual: Observations, marks: Sequence[int]) -> Attack | None:
     """Runs that forgot against runs that never learned, by their mean accuracy while learning the task.
+
+    `None` for a method without a network.
 
     The mean over the curve has a value for every run, also for one that is never done; the steps to a fixed accuracy
     are reported as well.
     """
+    if not actual.relearning.shape[1]:
+        return None
     curves = np.concatenate([actual.relearning, counterfactual.relearning]).astype(float)
     means = [group.relearning.astype(float).mean(axis=0) for group in (actual, counterfactual)]
     low, high = np.min(means), np.max(means)

@@ -11,7 +11,7 @@ from clpu import jsonfile
 from clpu.audit.bitwise import compare
 from clpu.audit.findings import Findings, ForgetFindings, decode_findings
 from clpu.audit.observations import Observations
-from clpu.audit.plan import checked
+from clpu.audit.plan import checked, forgotten_in
 from clpu.audit.probes import Probe, ProbeResult, Sight, load, work
 from clpu.audit.verdict import attack_all
 from clpu.errors import BadRun
@@ -71,10 +71,12 @@ def combine(plan: Plan, method: str, results: Mapping[str, ProbeResult]) -> Find
     marks = next(probe.sizes for probe in probes if probe.sights).marks()
     forgets = []
     for number in stream.forgets:
-        task, text = stream[number - 1].task, str(stream.counterfactual(number))
-        actual = Observations.joined(groups[None, (number, task)])
-        counterfactual = Observations.joined(groups[text, (len(Stream(text)), task)])
-        forgets.append(ForgetFindings(number, task, text, attack_all(actual, counterfactual, marks)))
+        text = str(stream.counterfactual(number))
+        for task, records in forgotten_in(stream, number, plan.data):
+            actual = Observations.joined(groups[None, (number, task, records)])
+            counterfactual = Observations.joined(groups[text, (len(Stream(text)), task, records)])
+            attacks = attack_all(actual, counterfactual, marks)
+            forgets.append(ForgetFindings(number, task, text, attacks, records))
     bits = []
     for number in checked(stream):
         text = str(stream.counterfactual(number))

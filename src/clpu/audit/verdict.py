@@ -60,7 +60,7 @@ def verdict(findings: Findings) -> Verdict:
             EXACT,
             (),
             f"After forgetting, the state and all outputs of {pairs} agent{'s' * (pairs != 1)} are bit-identical to "
-            "those of agents with the same seeds that never learned the task.",
+            f"those of agents with the same seeds that never {_had(findings)}.",
         )
     by = _found(findings)
     if findings.declared_exact:
@@ -72,7 +72,12 @@ def verdict(findings: Findings) -> Verdict:
         return Verdict(TRACE, ("bitwise", *by), said)
     if by:
         return Verdict(TRACE, by, f"Found by {_strength(findings, by)}.")
-    return Verdict(NONE, (), f"No attack distinguishes it from agents that never learned the task. {power(findings)}")
+    said = f"No attack distinguishes it from agents that never {_had(findings)}. {power(findings)}"
+    return Verdict(NONE, (), said)
+
+
+def _had(findings: Findings) -> str:
+    return "had the records" if any(forget.records for forget in findings.forgets) else "learned the task"
 
 
 def _found(findings: Findings) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from clpu.bases import public
 from clpu.bases.integers import LARGEST, expanded, quantised
+from clpu.data.loading import Dataset, Split
+from clpu.data.mails import texts
 from clpu.errors import BadData, BadNetwork
 from clpu.settings import setting
 from clpu.threads import computing_with
@@ -47,6 +49,10 @@ class Base(ABC):
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
         """Features (n, d) of inputs; `BadNetwork` if it cannot take them."""
+
+    def public_inputs(self, dataset: Dataset, split: Split) -> Any:
+        """The inputs of a public data set, as they can be handed in time and again; of text, tokens."""
+        return self.encoded(texts(split.x)) if dataset.text and self.integer else split.x
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class OneAtATime(Base):
     def keep_public(self, dataset: str, progress: Callable[[int, int], None] | None = None) -> None:
         """Keep the features of a public data set on disk."""
         with torch.inference_mode(), computing_with(1):
-            public.prepare(self.key, self.row, dataset, progress)
+            public.prepare(self.key, self.row, self.public_inputs, dataset, progress)
 
     def row(self, x: Tensor) -> Tensor:
         """Features (1, d) of one input (1, *input)."""
@@ -147,6 +153,11 @@ def check_images(x: Tensor, name: str) -> None:
     """Refuse what is not colour images."""
     if x.dim() != 4 or x.shape[1] != 3:
         raise BadNetwork(f"{name} takes colour images (n, 3, height, width), got inputs of shape {tuple(x.shape)}")
+
+
+def is_tokens(x: Any) -> bool:
+    """Whether text was made tokens before: an array or a tensor of 64-bit integers."""
+    return getattr(x, "ndim", 0) == 2 and x.dtype in (np.dtype(np.int64), torch.int64)
 
 
 def check_text(x: Any, name: str) -> list[str]:

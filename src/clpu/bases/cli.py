@@ -20,7 +20,12 @@ def list_bases() -> None:
     """List the bases, and say which are cached."""
     from clpu.bases.fetch import is_cached
 
-    rows = [("base:raw", "any numbers", "the inputs", "built in"), ("base:random", "any numbers", "1,000", "built in")]
+    rows = [
+        ("base:raw", "any numbers", "the inputs", "built in"),
+        ("base:random", "any numbers", "1,000", "built in"),
+        ("base:signals", "windows of signals", "37 a channel", "built in"),
+        ("base:words", "text", "1,000", "built in"),
+    ]
     for spec in BASES.values():
         state = "cached" if is_cached(spec) else f"clpu bases get {spec.name}"
         rows.append((spec.network, spec.takes, f"{spec.features:,}", state))

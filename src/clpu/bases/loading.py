@@ -12,6 +12,8 @@ from torch import Tensor
 
 from clpu.bases.base import Base, Random, RandomSettings, Raw, RawSettings
 from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
+from clpu.bases.signals import Signals, SignalSettings
+from clpu.bases.words import Words, WordSettings
 from clpu.workers import Workers
 
 __all__ = ["SETTINGS", "Base", "features_by", "load"]
@@ -20,6 +22,8 @@ __all__ = ["SETTINGS", "Base", "features_by", "load"]
 SETTINGS: dict[str, type] = {
     "base:raw": RawSettings,
     "base:random": RandomSettings,
+    "base:signals": SignalSettings,
+    "base:words": WordSettings,
     "base:efficientnet-lite0": ImageSettings,
     "base:minilm": TextSettings,
 }
@@ -30,6 +34,8 @@ def load(name: str, settings: object) -> Base:
     kinds: dict[str, type] = {
         "base:raw": Raw,
         "base:random": Random,
+        "base:signals": Signals,
+        "base:words": Words,
         "base:efficientnet-lite0": Images,
         "base:minilm": Sentences,
     }

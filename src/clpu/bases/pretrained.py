@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clpu.bases import fetch
-from clpu.bases.base import OneAtATime, check_images, check_text, floats
+from clpu.bases.base import OneAtATime, check_images, check_text, floats, is_tokens
 from clpu.bases.catalog import WEIGHTS, base_spec
 from clpu.bases.efficientnet import EfficientNetLite0
 from clpu.bases.minilm import MiniLM
@@ -69,13 +69,17 @@ class Sentences(OneAtATime):
             network.load_state_dict(dict(Leaf.from_bytes(files[WEIGHTS]).tensors))
             vocabulary = files["vocab.txt"].decode().splitlines()
             self.sha256 = spec.sha256
+            self.key = key_of(spec.name, spec.sha256, settings.length)
         self.network, self.pieces = network.eval().requires_grad_(False), WordPiece(vocabulary)
 
     def encoded(self, x: Any) -> Any:
+        if is_tokens(x):
+            return x
         return np.array(self.pieces(check_text(x, "base:minilm"), self.length), dtype=np.int64)
 
     def check(self, x: Tensor) -> None:
-        if x.dim() != 2 or x.dtype != torch.int64:
+        known = len(self.pieces.numbers)
+        if x.dim() != 2 or x.dtype != torch.int64 or not bool(((x >= 0) & (x < known)).all()) or not x[:, 0].all():
             raise BadData(f"base:minilm takes text, got inputs of shape {tuple(x.shape)}")
 
     def row(self, x: Tensor) -> Tensor:

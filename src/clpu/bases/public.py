@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clpu.data.cache import cache_folder
-from clpu.data.loading import load
+from clpu.data.loading import Dataset, Split, load
 from clpu.io import canonical, sha256, write_atomically
 
 _HASH = 16  # bytes
@@ -59,14 +60,18 @@ def hash_of(record: Tensor) -> bytes:
 
 
 def prepare(
-    key: str, compute: Callable[[Tensor], Tensor], dataset: str, progress: Callable[[int, int], None] | None = None
+    key: str,
+    compute: Callable[[Tensor], Tensor],
+    inputs: Callable[[Dataset, Split], Any],
+    dataset: str,
+    progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Compute and keep the features of all images of a public data set, unless they are there."""
+    """Compute and keep the features of all records of a public data set, unless they are there."""
     place = folder(key)
     if (place / f"{dataset}.hashes.npy").is_file():
         return
     data = load(dataset)
-    images = torch.cat([torch.from_numpy(np.array(part.x)) for part in (data.train, data.test)])
+    images = torch.cat([torch.from_numpy(np.array(inputs(data, part))) for part in (data.train, data.test)])
     rows, hashes = [], []
     for number, one in enumerate(images.split(1)):
         rows.append(compute(one).numpy())

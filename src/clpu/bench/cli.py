@@ -25,7 +25,7 @@ def add_commands(app: typer.Typer) -> None:
             ),
         ] = None,
         profile: options.ProfileName = "small",
-        requests: options.Requests = "clpu-2022",
+        requests: options.Requests = None,
         out: Annotated[
             Optional[Path],  # noqa: UP045
             typer.Option(help="The run folder.", show_default="runs/BENCHMARK-PROFILE"),

@@ -13,7 +13,7 @@ from clpu.report.terminal import show
 from clpu.results import Run
 from clpu.runs.command import ExecutionOptions, execute
 from clpu.runs.folder import RunFolder
-from clpu.runs.plan import check_methods, command_line, with_settings
+from clpu.runs.plan import check_methods, command_line, default_requests, with_settings
 from clpu.runs.profiles import profile as named_profile
 
 
@@ -29,15 +29,16 @@ def bench(
     benchmark: str,
     profile: str,
     methods: Sequence[str],
-    requests: str,
+    requests: str | None,
     seeds: int | None,
     path: Path,
     overrides: Sequence[str],
     options: ExecutionOptions,
 ) -> int:
     """Run or resume a benchmark and report; the exit code."""
-    chosen = check_methods(methods)
+    chosen = check_methods(methods, benchmark)
     base = named_profile(benchmark, profile)
+    asked = default_requests(benchmark) if requests is None else requests
     with RunFolder(path, BENCHMARK) as folder:
         also = [method for method in folder.methods() if method not in chosen]
         sized = with_settings(base, overrides, [*chosen, *also])
@@ -47,7 +48,7 @@ def bench(
                 benchmark,
                 sized,
                 chosen,
-                requests,
+                asked,
                 base.seeds if seeds is None else seeds,
                 *where,
                 features=None if options.quiet else say_features,

@@ -17,22 +17,27 @@ from torch import Tensor
 
 from clpu import machine
 from clpu.agent import Agent
-from clpu.errors import BadRun
+from clpu.errors import BadData, BadRun
 from clpu.methods import METHODS
-from clpu.requests import Stream
+from clpu.requests import Request, Stream
 from clpu.runs import jobs
-from clpu.runs.jobs import Job, Report, TaskData, checkpoint_of, handle
+from clpu.runs.jobs import Job, Report, TaskData, answers, checkpoint_of, handle
 from clpu.runs.shared_training import SharedFolder, shared_folder, sharing
 from clpu.state import State
 
 
 @dataclass
 class Cost:
-    """The cost of a job: bytes of one replica after each request, seconds of each request and of evaluation."""
+    """The cost of a job: bytes of one replica after each request, seconds of each request and of evaluation.
+
+    Where people leave, the seconds include an answer to one input, because a method may solve when it is asked, and
+    `digests` has the digest after each request.
+    """
 
     bytes: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     evaluation: float = 0.0
+    digests: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +84,7 @@ def perform(
         result = found
         agent = Agent.from_state(result.state, method=method, device=job.device, threads=job.threads)
     outputs, cost, examiner = result.outputs, result.cost, _Examiner(agent)
+    staying = {task.name: _staying(task, job.leaving) for task in data}
     for number, request in enumerate(stream, 1) if len(stream) else [(0, None)]:
         if number <= len(cost.seconds) and number:
             progress(number, None)
@@ -87,18 +93,21 @@ def perform(
         start, before = time.perf_counter(), place.seconds if place else 0.0
         if request is not None:
             handle(agent, request, by_name)
+            for name in list(agent.tasks)[:1] if job.leaving else []:
+                agent.logits(name, by_name[name].test_x[:1])
         # Training that was taken from a different job counts as if it had been done here.
         saved = place.seconds - before if place else 0.0
         cost.seconds.append(time.perf_counter() - start + saved)
         start = time.perf_counter()
         for column, task in enumerate(data):
             log_p = examiner.log_probabilities(task)
-            classes = torch.tensor(task.classes, device=log_p.device)
-            right = classes[log_p.argmax(-1)] == task.test_y.to(log_p.device)
-            result.accuracy[max(number - 1, 0), column] = right.double().mean(-1).cpu().numpy()
+            right = is_right(log_p, task)[:, staying[task.name]]
+            result.accuracy[max(number - 1, 0), column] = right.double().mean(-1).numpy()
             if number in job.outputs_after:
                 outputs[number, task.name] = log_p.cpu().numpy()
         storage = agent.storage()
+        if job.leaving:
+            cost.digests.append(agent.digest())
         cost.bytes.append((storage["main"] + sum(storage["tasks"].values())) // len(job.seeds))
         cost.evaluation += time.perf_counter() - start
         if checkpoint is not None and number < len(stream):
@@ -107,9 +116,27 @@ def perform(
         progress(number, None)
     if job.group == "actual":
         start = time.perf_counter()
+        if job.leaving:
+            data = [task.chosen(torch.zeros(len(task.train_y)).bool(), staying[task.name]) for task in data]
         result = replace(result, class_incremental=class_incremental(agent, data))
         cost.evaluation += time.perf_counter() - start
     return result
+
+
+def is_right(log_p: Tensor, task: TaskData) -> Tensor:
+    """Which answers (replica, n) to a task's test set are right."""
+    found = torch.tensor(task.classes)[log_p.cpu().argmax(-1)]
+    return found == task.test_y.cpu()
+
+
+def _staying(task: TaskData, leaving: Sequence[str]) -> Tensor:
+    """Which test records are about nobody who leaves."""
+    stays = torch.ones(len(task.test_y), dtype=torch.bool)
+    for text in leaving:
+        stays &= ~task.covered(Request.parse(text).scope)
+    if not stays.any():
+        raise BadData(f"no test record of task {task.name} is left when all have left that the requests name")
+    return stays
 
 
 def class_incremental(agent: Agent, data: Sequence[TaskData]) -> NDArray[np.float64]:
@@ -153,7 +180,7 @@ class _Examiner:
         relevant = self.agent.state().only(task.name)
         before, log_p = self._known.get(task.name, (None, None))
         if log_p is None or before != relevant:
-            log_p = F.log_softmax(self.agent.logits(task.name, task.test_x, len(task.classes)), -1)
+            log_p = F.log_softmax(answers(self.agent, task, task.test_x), -1)
             self._known[task.name] = relevant, log_p
         return log_p
 

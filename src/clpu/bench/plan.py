@@ -22,11 +22,16 @@ def _jobs(method: str, recipe: Recipe) -> Iterator[Job]:
     stream, network = Stream(recipe.requests), str(recipe.network["name"])
     # The MLP's replicas are stacked in one process; those of other networks are spread over processes.
     size = len(recipe.seeds) if network == "mlp" else 1
-    groups = [("actual", str(stream), recipe.seeds, tuple(stream.forgets))]
+    leaving = tuple(str(request) for request in stream if request.forgets_records)
+    groups = [("actual", str(stream), recipe.seeds, tuple(stream.forgets), leaving)]
     for text, numbers in counterfactuals(stream).items():
-        groups.append((f"counterfactual-{numbers[-1]}", text, recipe.counterfactual_seeds, (len(Stream(text)),)))
+        after = (len(Stream(text)),)
+        groups.append((f"counterfactual-{numbers[-1]}", text, recipe.counterfactual_seeds, after, ()))
+        if leaving:  # agents with the same seeds, whose digests are compared
+            groups.append((f"twin-{numbers[-1]}", text, recipe.seeds, (), leaving))
     settings = dict(recipe.settings[method])
     where = str(recipe.machine["device"]), int(recipe.machine["threads"])
-    for group, text, seeds, outputs in groups:
+    for group, text, seeds, outputs, gone in groups:
         for first in range(0, len(seeds), size):
-            yield Job(method, group, text, tuple(seeds[first : first + size]), network, settings, outputs, *where)
+            some = tuple(seeds[first : first + size])
+            yield Job(method, group, text, some, network, settings, outputs, *where, gone)

@@ -19,7 +19,7 @@ from clpu.data.catalog import RawFile
 from clpu.data.errors import DamagedFile, UnsafeFile
 from clpu.errors import Error
 
-_MAX_MEMBERS = 10_000
+_MAX_MEMBERS = 20_000
 _SLACK = 64 * 2**20  # for the rest of an archive: readme files, scripts, class names
 
 
@@ -38,10 +38,10 @@ def read_tar_gz(path: Path, wanted: Iterable[RawFile]) -> dict[str, bytes]:
 def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origin: str) -> dict[str, bytes]:
     """Read the wanted files from an open tar archive; `origin` names it in error messages.
 
-    Members whose names end in `.gz` are decompressed.
+    Members whose names end in `.gz` are decompressed. Where a file stands for many, names have their folder in front.
     """
-    by_name = {file.name: file for file in wanted}
-    limited = _Limited(stream, sum(file.limit for file in by_name.values()) + _SLACK, origin)
+    wanted = list(wanted)
+    limited = _Limited(stream, sum(file.total or file.limit for file in wanted) + _SLACK, origin)
     found: dict[str, bytes] = {}
     with _damage_named(origin), tarfile.open(fileobj=limited, mode="r|") as archive:
         for count, member in enumerate(archive):
@@ -52,9 +52,11 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
             if count >= _MAX_MEMBERS:
                 raise UnsafeFile(f"{origin} has more than {_MAX_MEMBERS:,} members: refused")
             plain = path.name.removesuffix(".gz")
-            file = by_name.get(plain)
+            file = next((file for file in wanted if file.names(plain)), None)
             if file is None or member.isdir():
                 continue
+            if file.total:  # one of many, which folders tell apart
+                plain = f"{path.parent.name}/{plain}"
             if not member.isreg():
                 raise UnsafeFile(f"{inside} is a link or a device, not a file: the whole archive is refused")
             if plain in found:

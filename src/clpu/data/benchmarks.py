@@ -1,4 +1,4 @@
-"""The benchmarks: data sets turned into tasks by permuting, rotating or splitting them.
+"""The benchmarks: data sets turned into tasks by permuting, rotating or splitting them, or with people in them.
 
 The randomness of a benchmark depends on (benchmark, seed, task) alone: not on the agents' seeds, and not on the number
 of tasks.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clpu.data.catalog import BENCHMARKS
+from clpu.data.catalog import BENCHMARKS, dataset_of, is_about_people
 from clpu.data.errors import UnknownBenchmark
 from clpu.data.loading import Dataset, Split, load
 from clpu.errors import BadSetting
@@ -25,6 +25,9 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _ROTATIONS = 20
 _STEP = 9.0  # degrees between the rotations of neighbouring tasks
+#: The digits have no people; these many are made up, and who wrote an image is drawn.
+_WRITERS = 20
+_REGULAR = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,23 +43,55 @@ class Task:
     std: tuple[float, ...] | None = None
 
 
-def tasks(benchmark: str, *, tasks: int = 5, seed: int = 0, root: str | Path | None = None) -> list[Task]:
-    """Return the tasks of a benchmark, named "1", "2", …; labels are those of the data set.
+def tasks(benchmark: str, *, tasks: int | None = None, seed: int = 0, root: str | Path | None = None) -> list[Task]:
+    """Return the tasks of a benchmark, named "1", "2", …; labels are those of the data set. By default five tasks.
 
     `perm-…`: the pixels of task k are permuted, uniformly. `rot-…`: task k is rotated by an angle drawn from
     [(k-1)·9°, k·9°), nearest neighbour, at most 20 tasks. `split-…`: the classes, in order, are divided
-    evenly among the tasks; nothing is random.
+    evenly among the tasks; nothing is random. `people-…`: the same, by default one task, and each record is about a
+    person (`.train.people`).
 
     >>> [task.classes for task in tasks("split-digits")]
     [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
     """
     if benchmark not in BENCHMARKS:
         raise UnknownBenchmark(f"there is no benchmark {benchmark!r}; known: {', '.join(BENCHMARKS)}")
-    if tasks < 1:
-        raise BadSetting(f"a benchmark has at least one task, got {tasks}")
-    kind, _, name = benchmark.partition("-")
-    dataset = load(name, root=root)
-    return _KINDS[kind](dataset, benchmark, tasks, seed)
+    kind = "people" if is_about_people(benchmark) else benchmark.partition("-")[0]
+    count = (1 if kind == "people" else 5) if tasks is None else tasks
+    if count < 1:
+        raise BadSetting(f"a benchmark has at least one task, got {count}")
+    return _KINDS[kind](load(dataset_of(benchmark), root=root), benchmark, count, seed)
+
+
+def leaving(benchmark: str, count: int) -> list[str]:
+    """Return the ids of people who leave in a benchmark of people, drawn by a hash of their numbers.
+
+    Of those who sent mails, from those with at least five to learn from.
+
+    >>> leaving("people-digits", 3)
+    ['p2', 'p16', 'p12']
+    """
+    if benchmark == "mail":
+        senders = load(dataset_of(benchmark)).train.people
+        assert senders is not None
+        numbers, counts = np.unique(senders, return_counts=True)
+        people = [number for number, mails in zip(numbers.tolist(), counts.tolist()) if number and mails >= _REGULAR]
+    else:
+        people = list(range(1, (_WRITERS if benchmark == "people-digits" else 30) + 1))
+
+    def drawn(number: int) -> bytes:
+        return hashlib.sha256(f"clpu leaves {benchmark} {number}".encode()).digest()
+
+    return [person_id(number) for number in sorted(people, key=drawn)[:count]]
+
+
+def person_id(number: int) -> str:
+    """The id of a person in requests.
+
+    >>> person_id(17)
+    'p17'
+    """
+    return f"p{number}"
 
 
 def _permuted(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task]:
@@ -143,7 +178,8 @@ def _split(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task
 
     def part(split: Split, first: int) -> Split:
         rows = np.flatnonzero((split.y >= first) & (split.y < first + each))
-        return Split(_frozen(split.x[rows]), _frozen(split.y[rows]))
+        people = None if split.people is None else _frozen(split.people[rows])
+        return Split(_frozen(split.x[rows]), _frozen(split.y[rows]), people)
 
     return [
         Task(
@@ -157,6 +193,19 @@ def _split(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task
         )
         for number in range(count)
     ]
+
+
+def _with_people(dataset: Dataset, benchmark: str, count: int, seed: int) -> list[Task]:
+    def prepared(split: Split, number: int) -> Split:
+        people = split.people
+        if people is None:
+            drawn = _bits(benchmark, seed, number).random_raw(len(split))
+            people = (drawn % np.uint64(_WRITERS)).astype(np.int64) + 1
+        x = (split.x / np.float32(dataset.unit)).astype(np.float32) if dataset.unit else split.x
+        return Split(x, split.y, people)
+
+    train, test = prepared(dataset.train, 1), prepared(dataset.test, 2)
+    return _split(replace(dataset, train=train, test=test), benchmark, count, seed)
 
 
 def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
@@ -173,4 +222,5 @@ _KINDS: dict[str, Callable[[Dataset, str, int, int], list[Task]]] = {
     "perm": _permuted,
     "rot": _rotated,
     "split": _split,
+    "people": _with_people,
 }

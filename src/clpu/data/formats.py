@@ -10,6 +10,7 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from clpu.data.catalog import DATASETS, DatasetSpec, Format, Layout, RawFile
 from clpu.data.errors import DamagedFile, SourceFailed, WrongChecksum
+from clpu.data.frames import read_frames
+from clpu.data.mails import read_mail, to_rows
 from clpu.data.pickles import read_batch
 
 Arrays = dict[str, NDArray[Any]]
@@ -25,6 +28,8 @@ Pair = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 def decode(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
     """Decode a data set's raw files into the canonical arrays; `origin` names them in error messages."""
+    if layout.format in _WHOLE:
+        return _WHOLE[layout.format](spec, layout, raw, origin)
     arrays: Arrays = {}
     for split, files, count in (
         ("train", layout.train, spec.counts[0]),
@@ -171,6 +176,69 @@ def _png(file: RawFile, data: bytes, size: tuple[int, int], origin: str) -> NDAr
         raise DamagedFile(f"{file.name} in {origin} is not a complete PNG file ({error})") from error
 
 
+#: The columns of a recording: acceleration in g and angular velocity in rad/s.
+_AXES = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
+
+
+def _read_hapt(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
+    """Cut recordings into windows, each within one activity, that begin every half window.
+
+    A person's first recording is for training, the later ones are for testing. Numbers are rounded to 1/`unit`;
+    activities 1 … 6 become labels 0 … 5, transitions and the rest are left out.
+    """
+    (file,) = layout.files
+    _check_raw(file, raw[file.name], origin)
+    size = spec.image[1]
+    found: dict[str, list[Any]] = {part: [] for part in spec.shapes}
+    for person, recordings in sorted(read_frames(raw[file.name], f"{file.name} in {origin}").items()):
+        for number, table in enumerate(recordings):
+            if not {*_AXES, "label"} <= set(table):
+                raise DamagedFile(f"{file.name} in {origin} lacks columns of {spec.name}")
+            signals, labels = np.rint(np.stack([table[axis] for axis in _AXES]) * spec.unit), table["label"]
+            if not (np.abs(signals) < 2**15).all():  # false for what is not a number
+                raise DamagedFile(f"{file.name} in {origin} contains numbers that cannot be measurements")
+            split = "train" if number == 0 else "test"
+            for first, end in pairwise([0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]):
+                starts = range(first, end - size + 1, size // 2) if 1 <= labels[first] <= spec.classes else ()
+                for start in starts:
+                    found[f"{split}_x"].append(signals[:, start : start + size].astype(np.int16))
+                    found[f"{split}_y"].append(int(labels[first]) - 1)
+                    found[f"{split}_people"].append(person)
+    if not all(found.values()):
+        raise DamagedFile(f"{file.name} in {origin} has no windows to train on, or none to test on")
+    return {part: np.stack(a) if part.endswith("_x") else np.array(a, np.int64) for part, a in found.items()}
+
+
+#: Of the mails, about one in five is for testing.
+_TEST_SHARE = 51 / 256
+
+
+def _read_mails(spec: DatasetSpec, layout: Layout, raw: Mapping[str, bytes], origin: str) -> Arrays:
+    """Read mails in folders of spam and ham: label 1 and 0, the sender as a number, the text as bytes.
+
+    A hash of a mail's name decides whether it is for testing, whatever the others are. Senders are numbered in the
+    order of their addresses, from 1; 0 has none.
+    """
+    mails = {name: read_mail(content) for name, content in sorted(raw.items())}
+    numbers = {sender: number for number, sender in enumerate(sorted({s for s, _ in mails.values() if s}), 1)}
+    parts: dict[str, list[tuple[bytes, int, int]]] = {"train": [], "test": []}
+    for name, (sender, text) in mails.items():
+        folder = name.partition("/")[0]
+        if not folder.startswith(("spam-", "easy-ham-", "hard-ham-")):
+            raise DamagedFile(f"{origin} contains {name!r:.80}, which is in no folder of spam or ham")
+        drawn = hashlib.sha256(f"clpu mail {name}".encode()).digest()[0]
+        split = "test" if drawn / 256 < _TEST_SHARE else "train"
+        parts[split].append((text, int(folder.startswith("spam-")), numbers.get(sender, 0)))
+    arrays: Arrays = {}
+    for split, found in parts.items():
+        if not found:
+            raise DamagedFile(f"{origin} has no mails to {split} with")
+        arrays[f"{split}_x"] = to_rows((text for text, _, _ in found), spec.image[0])
+        arrays[f"{split}_y"] = np.array([label for _, label, _ in found], np.int64)
+        arrays[f"{split}_people"] = np.array([number for _, _, number in found], np.int64)
+    return arrays
+
+
 def _check_size(file: RawFile, actual: int, expected: int, origin: str) -> None:
     if actual != expected:
         raise DamagedFile(
@@ -186,4 +254,10 @@ _READERS: dict[Format, _Reader] = {
     "cifar-binary": _read_cifar_binary,
     "cifar-python": _read_cifar_python,
     "png-strips": _read_png_strips,
+}
+
+#: Formats whose files do not tell training from testing.
+_WHOLE: dict[Format, Callable[[DatasetSpec, Layout, Mapping[str, bytes], str], Arrays]] = {
+    "hapt": _read_hapt,
+    "mails": _read_mails,
 }

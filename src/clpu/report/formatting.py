@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-_WORDS = {"perm": "Perm", "rot": "Rot", "split": "Split", "mnist": "MNIST", "fashion": "Fashion", "digits": "Digits"}
+_WORDS = {
+    **{"perm": "Perm", "rot": "Rot", "split": "Split", "people": "People"},
+    **{"mnist": "MNIST", "fashion": "Fashion", "digits": "Digits", "hapt": "HAPT", "mail": "Mail"},
+}
 
 
 def benchmark(name: str) -> str:

@@ -72,6 +72,10 @@ def _tiles(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _forgetting(rows: Sequence[Row]) -> dict[str, str]:
+    if any(row.forgets for row in rows):
+        always = [row.label for row in rows if row.same_digests == row.forgets]
+        counts = ", ".join(f"{row.label} {row.same_digests} of {row.forgets} requests" for row in rows)
+        return {"term": "Digest of never having had them", "value": ", ".join(always) or "none", "detail": counts}
     term = "Indistinguishable from never having learned (IRR\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}0.9)"
     resolution = irr_resolution(min(row.seeds for row in rows))
     if resolution.coarse:
@@ -131,8 +135,9 @@ def _forgotten(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
         "key": [(f"curve {curves.task_style(tasks.index(task))}", f"task {task}") for task in gone],
         "figure": draw_figure(
             lambda width: [strips.forgotten(rows, tasks, width)],
-            "Accuracy on each forgotten task right after the forget request; one dot per seed. The diamond, the mean "
-            "of replicas that never learned the task, is the ideal. Above it the agent still knows the task; below it "
-            "the agent avoids the right answers, which is just as revealing.",
+            "Accuracy on each forgotten task, or on the test records of a forgotten person, right after the forget "
+            "request; one dot per seed. The diamond, the mean of replicas that never learned it, is the ideal. Above "
+            "it the agent still knows the task; below it the agent avoids the right answers, which is just as "
+            "revealing.",
         ),
     }

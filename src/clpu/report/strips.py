@@ -73,7 +73,7 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
     chances = sorted({100 * f.chance for row in rows for f in row.forgotten})
     for chance in chances:
         frame.canvas.line(scale(chance), frame.top, scale(chance), bottom, "chance")
-        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:g}%", "tick", "middle")
+        frame.canvas.text(scale(chance), frame.top - 5, f"chance {chance:.3g}%", "tick", "middle")
     for number, row in enumerate(rows):
         mean = 100 * float(np.mean([f.accuracy.mean() for f in row.forgotten]))
         _, middle = frame.row(number, row.label, f"{mean:.1f}%")
@@ -84,10 +84,10 @@ def forgotten(rows: Sequence[Row], tasks: Sequence[str], width: float) -> Canvas
             values = 100 * item.accuracy
             frame.canvas.line(scale(float(values.min())), y, scale(float(values.max())), y, f"curve {style}")
             for value in values:
-                tip = f"{row.label}, task {item.task} after the forget request: {value:.1f}%"
+                tip = f"{row.label}, {item.what} after the forget request: {value:.1f}%"
                 frame.canvas.circle(scale(float(value)), y, 3, f"dot {style}", tip)
             x = scale(never)
-            tip = f"{row.label}, task {item.task}, never learned: {never:.1f}%"
+            tip = f"{row.label}, {item.what}, never learned: {never:.1f}%"
             frame.canvas.path([(x, y - 5), (x + 5, y), (x, y + 5), (x - 5, y)], "diamond", closed=True, tip=tip)
     return frame.canvas
 

@@ -38,15 +38,21 @@ class Estimate:
 class ForgottenAccuracy:
     """Accuracy per seed on a forgotten task right after the forget request, with chance and the counterfactual's.
 
-    `estimate` is its mean in percent.
+    `records` says which of its records were forgotten, if not all. `estimate` is the mean in percent.
     """
 
     task: str
+    records: str
     request: int
     chance: float
     accuracy: Floats
     counterfactual: Floats
     estimate: Estimate = Estimate(NAN)
+
+    @property
+    def what(self) -> str:
+        """What was forgotten, in words."""
+        return f"{self.records} in task {self.task}" if self.records else f"task {self.task}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +80,11 @@ class Row:
     left: Estimate
     bytes: int
     seconds: float
+    #: Of requests that forget people or other records: how many there are, after how many of them the digest was that
+    #: of never having had the records, and the mean seconds of one, for one agent and with its next answer.
+    forgets: int = 0
+    same_digests: int = 0
+    forget_seconds: float = NAN
 
     @property
     def label(self) -> str:
@@ -159,11 +170,15 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
     values = {"acc": _per_seed(acc, rng), "fm": _per_seed(fm, rng)}
     published: dict[str, Estimate] = {}
     ijsd = ajsd = np.empty(0)
-    if result.forgets:
-        inner = [forget.in_group[forget.task] for forget in result.forgets]
-        across = [forget.across[forget.task] for forget in result.forgets]
+    # A person's records may be in several tasks.
+    concerned = [(f, task) for f in result.forgets for task in (f.in_group if f.records else [f.task])]
+    partly = [f for f in result.forgets if f.records]
+    if concerned:
+        inner = [forget.in_group[task] for forget, task in concerned]
+        across = [forget.across[task] for forget, task in concerned]
         ijsd, ajsd = metrics.in_group(inner), metrics.across_group(across)
         values |= _privacy(ijsd, ajsd, metrics.bootstrap_pairs(inner, across, rng), strict=False)
+    if result.forgets and not partly:
         gone = [index[forget.task] for forget in result.forgets]
         inner, across = (
             metrics.as_published([[side(f)[t] for t in result.tasks] for f in result.forgets], gone, classes)
@@ -177,7 +192,9 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
         )
     if result.class_incremental:
         values[CLASS_INCREMENTAL] = _per_seed(np.array(result.class_incremental), np.random.default_rng(0))
-    forgotten = metrics.forgotten_accuracy(result.accuracy, [(f.request - 1, index[f.task]) for f in result.forgets])
+    forgotten = [
+        f.accuracy[index[task]] if f.records else result.accuracy[f.request - 1, index[task]] for f, task in concerned
+    ]
     return Row(
         run=run.name,
         benchmark=run.recipe.benchmark,
@@ -195,18 +212,24 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
         else _per_seed(metrics.forward_transfer(result.accuracy, alive, alone), rng),
         forgotten=[
             ForgottenAccuracy(
-                f.task,
+                task,
+                f.records,
                 f.request,
-                1 / classes[index[f.task]],
+                1 / classes[index[task]],
                 after,
-                f.counterfactual_accuracy[index[f.task]],
+                f.counterfactual_accuracy[index[task]],
                 _per_seed(after, rng),
             )
-            for f, after in zip(result.forgets, forgotten)
+            for (f, task), after in zip(concerned, forgotten)
         ],
         left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Estimate(NAN),
         bytes=max(result.bytes, default=0),
         seconds=sum(result.seconds),
+        forgets=len(partly),
+        same_digests=sum(f.same_digest is True for f in partly),
+        forget_seconds=float(np.mean([result.seconds[f.request - 1] for f in partly]) / len(run.recipe.seeds))
+        if partly
+        else NAN,
     )
 
 

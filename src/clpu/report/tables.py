@@ -78,9 +78,20 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
         notes.append(f"Not finished: {', '.join(recipe.about(m).label for m in run.missing)}.")
     resolution = metrics.irr_resolution(min(len(recipe.seeds), max(1, len(recipe.counterfactual_seeds))))
     if any(row.forgotten for row in rows):
-        notes.append(str(resolution))
+        alike = all(not row.ijsd.any() and not row.ajsd.any() for row in rows)
+        notes.append("All replicas of both groups give the same answers." if alike else str(resolution))
     else:
         notes.append("The requests forget nothing, so there are no privacy metrics.")
+    leave = max((row.forgets for row in rows), default=0)
+    if leave:
+        people = f" ({recipe.data.people} people are learned)" if recipe.data.people else ""
+        same = ", ".join(f"{row.label} {row.same_digests} of {row.forgets}" for row in rows)
+        times = ", ".join(f"{row.label} {1000 * row.forget_seconds:.0f} ms" for row in rows)
+        notes += [
+            f"ACC is on the test records of those who are never forgotten{people}, IJSD and AJSD on those of the rest.",
+            f"Digest equal to that of an agent with the same seed that never had what was forgotten: {same} requests.",
+            f"Mean time of such a request with the next answer: {times}.",
+        ]
     if any(row.paper for row in rows):
         if recipe.profile != "paper":
             notes.append(

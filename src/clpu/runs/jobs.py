@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from clpu.agent import Agent, Progress
 from clpu.errors import BadData, BadRun
 from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
-from clpu.requests import Instruction, Request, Stream
+from clpu.requests import Instruction, Request, Scope, Stream
 from clpu.state import Leaf
 
 T = TypeVar("T")
@@ -38,6 +39,35 @@ class TaskData:
     test_x: Tensor
     test_y: Tensor
     classes: tuple[int, ...]
+    #: Who each record is about, "" for nobody in particular; nothing if the data do not say.
+    train_people: tuple[str, ...] = ()
+    test_people: tuple[str, ...] = ()
+
+    def covered(self, scope: Scope, train: bool = False) -> Tensor:
+        """Which test records, or training records, a scope names: a boolean for each."""
+        y, people = (self.train_y, self.train_people) if train else (self.test_y, self.test_people)
+        if scope.task not in (None, self.name):
+            return torch.zeros(len(y), dtype=torch.bool)
+        if not scope.some_records:
+            return torch.ones(len(y), dtype=torch.bool)
+        pairs = zip(y.tolist(), people or [""] * len(y))
+        return torch.tensor([scope.covers(label, [who] if who else []) for label, who in pairs])
+
+    def chosen(self, train: Tensor, test: Tensor) -> TaskData:
+        """The same task with these training and test records only."""
+
+        def some(people: tuple[str, ...], which: Tensor) -> tuple[str, ...]:
+            return tuple(who for who, keep in zip(people, which.tolist()) if keep)
+
+        return replace(
+            self,
+            train_x=self.train_x[train],
+            train_y=self.train_y[train],
+            test_x=self.test_x[test],
+            test_y=self.test_y[test],
+            train_people=some(self.train_people, train),
+            test_people=some(self.test_people, test),
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +83,8 @@ class Job:
     outputs_after: tuple[int, ...]
     device: str = "cpu"
     threads: int = 1
+    #: Requests that forget some records of a task, as text: who is forgotten is not tested, and digests are kept.
+    leaving: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,7 +93,7 @@ class Job:
     @property
     def twin(self) -> bool:
         """Whether its result is compared bit for bit with that of others, so that one machine must compute them all."""
-        return False
+        return bool(self.leaving)
 
     def described(self) -> str:
         """All of it as text, to check whether a file on disk belongs to the same job."""
@@ -106,9 +138,21 @@ def handle(agent: Agent, request: Request, data: Mapping[str, TaskData]) -> None
         agent.handle(request)
         return
     task = data[request.task]
-    agent.handle(request, task.train_x, task.train_y)
-    if agent.labels(request.task) != task.classes:
+    people = [who or None for who in task.train_people] if task.train_people and agent.forgets == "records" else None
+    agent.handle(request, task.train_x, task.train_y, people=people)
+    if not request.parts and not people and agent.labels(request.task) != task.classes:
         raise BadData(f"task {task.name!r} has {len(task.classes)} classes, but its training data only some of them")
+
+
+def answers(agent: Agent, task: TaskData, x: Tensor) -> Tensor:
+    """An agent's logits (replica, n, classes) for a task, active or not; -inf for a label that it has no more."""
+    labels = agent.labels(task.name) if task.name in agent.tasks else task.classes
+    if labels == task.classes:
+        return agent.logits(task.name, x, len(task.classes))
+    known = agent.logits(task.name, x)
+    found = torch.full((*known.shape[:-1], len(task.classes)), float("-inf"), device=known.device)
+    found[..., [task.classes.index(int(label)) for label in labels]] = known
+    return found
 
 
 def file_of(folder: Path, job: Job) -> Path:

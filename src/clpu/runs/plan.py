@@ -18,14 +18,18 @@ import torch
 import clpu
 from clpu import auto, machine
 from clpu.agent import Agent
-from clpu.bases.base import OneAtATime
+from clpu.bases.base import Base, OneAtATime
 from clpu.data import load as load_data
 from clpu.data import tasks as benchmark_tasks
+from clpu.data.benchmarks import leaving, person_id
+from clpu.data.catalog import BENCHMARKS, dataset_of, is_about_people
+from clpu.data.loading import Split
 from clpu.errors import BadData, BadSetting
+from clpu.io import canonical
 from clpu.methods import METHODS, label_of
 from clpu.methods.plugins import CHECKSUMS
 from clpu.networks.blueprint import Blueprint
-from clpu.requests import Stream
+from clpu.requests import Instruction, Stream
 from clpu.runs.jobs import TaskData
 from clpu.runs.profiles import Profile, with_overrides
 from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
@@ -66,6 +70,7 @@ def prepare(
         raise BadSetting(
             f"the benchmark {benchmark} has tasks {names}; the requests also name {', '.join(unknown)}{hint}"
         )
+    _check_records(benchmark, asked, data)
     actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
     everyone = list(dict.fromkeys([*methods, *also]))
     if len({method.lower() for method in everyone}) < len(everyone):  # some disks take er.json and ER.json for one
@@ -77,7 +82,7 @@ def prepare(
         if profile.network.startswith("base:"):
             options = {**options, "augment": "none"} if "augment" in options else options
         elif data[0].train_x.dim() == 4 and benchmark.endswith(("cifar10", "cifar100")):
-            whole = load_data(benchmark.partition("-")[2])
+            whole = load_data(dataset_of(benchmark))
             options = {"mean": whole.mean, "std": whole.std, **options}
         agent = Agent(method, profile.network, seeds=actual, device=device, threads=threads, **options)
         found = auto.resolved(agent.settings, len(data[0].train_y), data[0].train_x[0].numel(), profile.network)
@@ -121,6 +126,18 @@ def prepare(
     return recipe, data
 
 
+def _check_records(benchmark: str, stream: Stream, data: Sequence[TaskData]) -> None:
+    """Refuse requests about records that a benchmark does not have."""
+    for request in stream:
+        if request.instruction is Instruction.ADD or any(part.records for part in request.parts):
+            raise BadSetting(f"request {request}: records of a benchmark come with their task, and have no ids")
+        for scope in request.parts if not request.forgets_records else [request.scope]:
+            if not any(task.covered(scope, train=True).any() for task in data):
+                people = dict.fromkeys(who for task in data for who in task.train_people if who)
+                has = f"people {', '.join(list(people)[:5])} …" if people else "no people"
+                raise BadSetting(f"request {request} names no record: the benchmark {benchmark} has {has}")
+
+
 def keep_features(
     network: str,
     dataset: str,
@@ -128,12 +145,18 @@ def keep_features(
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Compute a base's features of public images once, for all jobs, with those of these settings that it has."""
-    if network.startswith("base:"):
-        known = setting_fields(Blueprint.settings_class(network))
-        given = {name: value for name, value in (settings or {}).items() if name in known}
-        base = Blueprint(network, given, torch.device("cpu")).base
-        if isinstance(base, OneAtATime) and base.key:
-            base.keep_public(dataset, progress)
+    base = base_of(network, settings)
+    if isinstance(base, OneAtATime) and base.key:
+        base.keep_public(dataset, progress)
+
+
+def base_of(network: str, settings: Mapping[str, Any] | None = None) -> Base | None:
+    """The base of that name, with those of these settings that it has; nothing for a network that is trained."""
+    if not network.startswith("base:"):
+        return None
+    known = setting_fields(Blueprint.settings_class(network))
+    given = {name: value for name, value in (settings or {}).items() if name in known}
+    return Blueprint(network, given, torch.device("cpu")).base
 
 
 def _about(method: str) -> MethodAbout:
@@ -180,26 +203,35 @@ def counterfactuals(stream: Stream, after: Sequence[int] | None = None) -> dict[
 
 def _read_data(benchmark: str, profile: Profile) -> tuple[list[TaskData], DataUsed]:
     """The tasks as tensors, thinned out evenly if the profile asks for fewer images."""
-    made = []
-    for task in benchmark_tasks(benchmark, tasks=profile.tasks):
+    made, tasks = [], benchmark_tasks(benchmark, tasks=profile.tasks)
+    whole = load_data(dataset_of(benchmark))
+    base = base_of(profile.network, profile.settings) if whole.text else None
+    for task in tasks:
         train = _some(len(task.train), profile.train)
         test = _some(len(task.test), profile.test)
         present = set(np.unique(task.train.y[train]).tolist())
         if present != set(task.classes):
             raise BadData(f"train={profile.train} is too few: task {task.name} has {len(task.classes)} classes")
         arrays = (task.train.x[train], task.train.y[train], task.test.x[test], task.test.y[test])
+        if base is not None:
+            x, test_x = (base.public_inputs(whole, Split(a, arrays[1])) for a in arrays[::2])
+            arrays = (x, arrays[1], test_x, arrays[3])
         x, y, test_x, test_y = (torch.from_numpy(np.array(a)) for a in arrays)
-        made.append(TaskData(task.name, x, y, test_x, test_y, task.classes))
-    name = benchmark.partition("-")[2]
+        people = [
+            () if split.people is None else tuple(person_id(n) if n else "" for n in split.people[rows].tolist())
+            for split, rows in ((task.train, train), (task.test, test))
+        ]
+        made.append(TaskData(task.name, x, y, test_x, test_y, task.classes, *people))
     used = DataUsed(
-        name=name,
-        sha256=load_data(name).sha256,
+        name=whole.name,
+        sha256=whole.sha256,
         tasks=len(made),
         train=len(made[0].train_y),
         test=len(made[0].test_y),
         classes=tuple(len(task.classes) for task in made),
         seed=0,
         tasks_sha256=checksum(made),
+        people=len({who for task in made for who in task.train_people if who}),
     )
     return made, used
 
@@ -211,6 +243,8 @@ def checksum(data: Sequence[TaskData]) -> str:
         for array in (task.train_x, task.train_y, task.test_x, task.test_y):
             total.update(f"{task.name} {array.dtype} {tuple(array.shape)}".encode())
             total.update(array.contiguous().numpy().data)
+        if task.train_people or task.test_people:
+            total.update(canonical([task.train_people, task.test_people]).encode())
     return total.hexdigest()
 
 
@@ -220,16 +254,32 @@ def _some(count: int, wanted: int | None) -> Any:
     return np.linspace(0, count - 1, wanted).round().astype(np.int64)
 
 
-def check_methods(methods: Sequence[str]) -> list[str]:
-    """Names of methods, or `all` for those that train networks, checked and without repetition."""
+def check_methods(methods: Sequence[str], benchmark: str = "") -> list[str]:
+    """Names of methods, checked and without repetition.
+
+    `all` stands for those that train networks; in a benchmark of people, for those that forget records.
+    """
+    people = bool(benchmark) and is_about_people(benchmark)
     chosen: list[str] = []
     for name in methods:
         if name != "all" and name not in METHODS:
             raise BadSetting(f"there is no method {name!r}; known: {', '.join(METHODS)}, or all")
-        chosen += [m for m, cls in METHODS.items() if cls.takes("mlp")] if name == "all" else [name]
+        every = [m for m, cls in METHODS.items() if (cls.forgets == "records" if people else cls.takes("mlp"))]
+        chosen += every if name == "all" else [name]
     if not chosen:
         raise BadSetting(f"--methods names no method; known: {', '.join(METHODS)}, or all")
     return list(dict.fromkeys(chosen))
+
+
+def default_requests(benchmark: str, otherwise: str = "clpu-2022", leave: int = 10) -> str:
+    """The requests of a benchmark if none are given: of people, all are learned, and some leave one by one.
+
+    >>> default_requests("people-digits", leave=2), default_requests("rot-digits")
+    ('1R @p2F @p16F', 'clpu-2022')
+    """
+    if not is_about_people(benchmark) or benchmark not in BENCHMARKS:
+        return otherwise
+    return " ".join(["1R", *(f"@{person}F" for person in leaving(benchmark, leave))])
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:

@@ -40,6 +40,8 @@ class DataUsed:
     classes: tuple[int, ...]
     seed: int = 0
     tasks_sha256: str = ""
+    #: How many people the training records are about; 0 if nobody is named.
+    people: int = 0
 
 
 @dataclass(frozen=True)
