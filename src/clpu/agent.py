@@ -291,7 +291,7 @@ class Agent:
         Methods that forget records also forget a `person` (in every task, or in one), `labels` or `records` of a task;
         of several conditions, all must hold. A record about several people goes with any of them.
         """
-        request = Request.forgetting(_scope(task, person, labels, records))
+        request = Request.forgetting(Scope.asked(task, person, labels, records))
         with self._handling(request) as state:
             self._meaning(request)
             with self._computing():
@@ -430,7 +430,7 @@ class Agent:
 
         By task: how many records, of which labels, and the ids that they were given. `NothingHeld` if there are none.
         """
-        state, scope = self._state, _scope(task, person, None, None)
+        state, scope = self._state, Scope.asked(task, person)
         if task is not None:
             self._task(state, task)
         return state.shown(scope)
@@ -775,14 +775,6 @@ class Agent:
             if not same or not all(math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-5) for a, b in zip(now, then)):
                 raise BadState("the network has the saved weights but computes different outputs: its code has changed")
             return
-
-
-def _scope(task: Any, person: Any, labels: Any, records: Any) -> Scope:
-    if task is None and (person is None or labels is not None or records is not None):
-        raise BadRequest("name a task; only a person is forgotten, or shown, in every task")
-    if (labels is not None and not len(labels)) or (records is not None and not len(records)):
-        raise BadRequest("an empty list of labels or records names nothing")
-    return Scope(task, person, labels or (), records or ())
 
 
 def _pairs(state: State) -> tuple[tuple[str, Any] | None, ...]:

@@ -25,7 +25,7 @@ from clpu.state import Leaf, State, Task
 from clpu.store.contents import Part
 from clpu.store.data_files import read
 from clpu.store.format import About
-from clpu.store.journal import append, entries_of
+from clpu.store.journal import Journal, entries_of
 from clpu.store.keyring import Keyring, Secrets
 from clpu.store.plan import Intent, read_root, root_bytes
 from clpu.store.protection import Unlock
@@ -56,7 +56,7 @@ def targets(folder: Path) -> dict[str, Target]:
             _ = found.specs
 
     receipt = Receipt.sign(secrets.signing, receipt_facts())
-    append(folder / "journal", receipt, secrets.signing)
+    Journal(folder / "journal", secrets.signing).append([receipt])
     found: dict[str, Target] = {
         "about": (About.from_bytes, About(secrets.identity, True).to_bytes()),
         "tree": (State.from_bytes, State(ABOUT).with_task("task", Task("T", FACTS, leaf)).to_bytes()),

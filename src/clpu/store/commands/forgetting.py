@@ -18,6 +18,7 @@ from clpu.store.commands.requests import store_request, working_agent
 
 if TYPE_CHECKING:
     from clpu.store.forgetting import Order
+    from clpu.store.journal import Journal as Book
     from clpu.store.store import Store as OpenStore
 
 ReceiptFile = Annotated[
@@ -80,8 +81,6 @@ def forget(
         raise BadRequest("name what to forget, or give --from-file FILE")
     if from_file is not None and (receipt is not None or id is not None):
         raise BadRequest("with --from-file, ids are in the file, and receipts go to the folder of --receipts")
-    if journal is not None and receipt is None and receipts is None:
-        raise BadReceipt("a journal commits to receipts: give --receipt FILE or --receipts FOLDER as well")
     said: dict[str, Any] = {"reason": reason, "requester": requester}
     fixed: dict[str, Any] = {"digests": digests, "threads": threads}
     if from_file is not None:
@@ -103,19 +102,17 @@ def _forget_all(
 ) -> str:
     """Carry requests out one by one; what an earlier attempt did already is not done again."""
     from clpu.store import forgetting
-    from clpu.store.journal import append
 
     state = opened.standing.state
+    book = _book(opened, journal, receipt or receipts)
     orders = [replace(order, scope=forgetting.with_labels(state, order.scope)) for order in orders]
     exact, method = forgetting.is_exact(state), state.about["method"]
     places = [receipt if receipts is None else _place(receipts, order) for order in orders]
-    for place in [*places, journal]:
-        if place is not None:
-            forgetting.refuse_inside(opened, place)
-    if len(orders) > 1:  # a batch with a mistake changes nothing
-        for order, place in zip(orders, places):
-            if place is None or not place.exists():
-                forgetting.footprint(opened.standing, order.scope)
+    for file in filter(None, places):
+        forgetting.refuse_inside(opened, file)
+    for order, place in zip(orders, places):  # a batch with a mistake changes nothing
+        if len(orders) > 1 and (place is None or not place.exists()):
+            state = forgetting.without(state, **order.scope)
     for order, place in zip(orders, places):
 
         def act(scope: Any, order: Order = order) -> None:
@@ -128,12 +125,25 @@ def _forget_all(
             act(order.scope)
         else:
             made = forgetting.forget_with_receipt(opened, order, place, act)
-            if journal is not None:
-                append(journal, made, opened.secrets.signing)
+            if book is not None:
+                book.append([made])
     note = "" if exact else f", but only approximately: {method} does not guarantee exact forgetting"
     many = "forgotten" if len(orders) == 1 else f"{len(orders)} requests carried out"
     where = receipt if receipts is None else receipts
     return f"{many}{note}" + (f"; the receipt is in {where}" if where else "")
+
+
+def _book(opened: OpenStore, journal: Path | None, receipts: Path | None) -> Book | None:
+    """The journal to append to, if there is to be one; what is wrong with it shows before anything is forgotten."""
+    from clpu.store.forgetting import refuse_inside
+    from clpu.store.journal import Journal as Book
+
+    if journal is None:
+        return None
+    if receipts is None:
+        raise BadReceipt("a journal commits to receipts: give --receipt FILE or --receipts FOLDER as well")
+    refuse_inside(opened, journal)
+    return Book(journal, opened.secrets.signing)
 
 
 def _place(folder: Path, order: Order) -> Path:
@@ -148,6 +158,7 @@ def _place(folder: Path, order: Order) -> Path:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The requests of a file: each with its scope and, perhaps, an id, a reason and a requester."""
     from clpu.io import sha256
+    from clpu.store.forgetting import as_json
     from clpu.store.receipt import read_text, strict_json
 
     found: list[dict[str, Any]] = []
@@ -160,11 +171,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             content = strict_json(text) if text.startswith("{") else {"task": text}
             said = {name: content.pop(name) for name in ("id", "reason", "requester") if name in content}
-            if content.keys() - {"task", "person", "labels", "records"} or not content:
-                raise ValueError("expected task, person, labels or records, and id, reason or requester")
             if not all(isinstance(value, str) for value in said.values()):
                 raise ValueError("id, reason and requester are texts")
-        except ValueError as error:
+            as_json(content)
+        except (ValueError, RecursionError, BadRequest) as error:
             raise BadRequest(f"line {number} of {path} cannot be used: {error!s:.200}") from None
         found.append({"id": f"batch {batch} line {number}", "scope": content, **said})
     if not found:
@@ -202,16 +212,16 @@ def expire(
 ) -> None:
     """Forget every temporary task whose time is up (`learn --until`)."""
     from clpu.store.expiry import due
-    from clpu.store.forgetting import Order, complete_pending
-    from clpu.store.journal import append
+    from clpu.store.forgetting import Order, receipts_in
 
     load_files(load)
 
     def request(opened: OpenStore) -> str:
-        if receipts is not None and receipts.is_dir():
-            for made in complete_pending(opened, receipts):
-                if journal is not None:
-                    append(journal, made, opened.secrets.signing)
+        book = _book(opened, journal, receipts)
+        if receipts is not None:  # what an earlier attempt left, in the receipts or in the journal, is completed
+            found = list(receipts_in(opened, receipts))
+            if book is not None:
+                book.append(found)
         fixed: dict[str, Any] = {"reason": "expired", "digests": digests, "threads": threads}
         tasks = due(opened.standing.state)
         orders = [Order({"task": task}, f"expired {secrets.token_hex(16)}", **fixed) for task in tasks]
