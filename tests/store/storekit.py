@@ -82,9 +82,9 @@ CHANGING = frozenset({"write", "wipe", "rename", "unlink", "mkdir", "rmdir", "ut
 FIFTY = 50
 
 
-def store_of_people(path: Path, number: int) -> Path:
+def store_of_people(path: Path, number: int, keys: Path | None = None) -> Path:
     """A store with five tasks, each with one record of so many people."""
-    with create(path, "ridge", "base:raw") as agent:
+    with create(path, "ridge", "base:raw", keys=keys) as agent:
         for task in range(5):
             x = np.random.default_rng(task).normal(size=(number, 3))
             agent.learn(str(task), x, np.arange(number) % 2, people=[f"p{n}" for n in range(number)])
@@ -93,7 +93,7 @@ def store_of_people(path: Path, number: int) -> Path:
 
 #: Requests to a store of people that change many leaves.
 ABOUT_PEOPLE: dict[str, Callable[[Agent], Any]] = {
-    "a person leaves five tasks": lambda agent: agent.forget(person="p7"),
+    "a person leaves five tasks": lambda agent: agent.forget(person="p3"),
     "a label goes": lambda agent: agent.forget("1", labels=[1]),
     "fifty people are learned": lambda agent: agent.learn(
         "new", np.eye(FIFTY)[:, :3], np.arange(FIFTY) % 2, people=[f"q{n}" for n in range(FIFTY)]

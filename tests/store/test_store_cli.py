@@ -68,6 +68,26 @@ def test_status_shows_tasks_accuracy_bytes_and_digest(store: Path, data: Path) -
     assert "accuracy" not in about["tasks"][0]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "{store}", "two", "--out", "{store}/two.json"],
+        ["predict", "{store}", "two", "--data", "{data}/2.npz", "--out", "{store}/leaves/two.csv"],
+        ["export", "{store}", "--task", "two", "--forgettable", "--to", "{store}/two.pt2"],
+        ["keys", "export", "{store}", "{store}/recovery.json"],
+        ["forget", "{store}", "two", "--receipt", "{store}/receipt.json"],
+        ["init", "{store}/inside"],
+        ["clone", "{store}", "{store}/inside"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_nothing_else_is_written_into_a_store(store: Path, data: Path, arguments: list[str]) -> None:
+    """A forget would not reach it there."""
+    before = picture(store)
+    assert "is inside the store" in run(*(a.format(store=store, data=data) for a in arguments), code=1).stderr
+    assert picture(store) == before
+
+
 def test_an_approximate_method_says_so(data: Path) -> None:
     assert "approximate" in run("init", data / "er", "--method", "er", *SMALL).output
     run("learn", data / "er", "one", "--data", data / "1.npz", "--temporary")

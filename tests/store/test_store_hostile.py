@@ -223,6 +223,29 @@ def test_a_key_that_has_another_name_outside_is_not_wiped_there(hostile: Path, t
     assert [(tmp_path / f"copy {number}").read_bytes() for number in range(len(entries))] == before
 
 
+def test_what_is_not_ours_keeps_its_mode_and_time(hostile: Path, outside: Path) -> None:
+    """A hard link planted in the store would otherwise change a file outside."""
+    linked = outside.parent / "linked"
+    linked.write_bytes(b"do not touch")
+    linked.chmod(0o644)
+    os.utime(linked, (10**9, 10**9))
+    before = linked.stat()
+    shard = next((hostile / "leaves").glob("??"))
+    for name in ("notes", f"leaves/{shard.name}/notes", "keys/notes"):
+        (hostile / name).hardlink_to(linked)
+    (hostile / "root").chmod(0o644)
+    about = hostile / "about.json"
+    copy = outside.parent / "about"
+    about.rename(copy)
+    copy.chmod(0o644)
+    os.utime(copy, (10**9, 10**9))
+    about.hardlink_to(copy)
+    follow(hostile, "3F 5T")
+    for path, mode in ((linked, 0o644), (copy, 0o644), (hostile / "root", 0o600)):
+        assert path.stat().st_mode & 0o777 == mode
+    assert linked.stat().st_mtime == before.st_mtime == copy.stat().st_mtime
+
+
 def test_a_key_that_is_removed_is_overwritten_where_it_lies(hostile: Path) -> None:
     """L3: also the one that an interrupted request left."""
     entries = [path for path in (hostile / "keys").rglob("*") if len(path.name) == 32]

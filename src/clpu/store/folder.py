@@ -258,7 +258,9 @@ class Folder:
         keyed, committed = set(entries), False
         if intent is not None:
             committed = (intent.root is None or intent.root == sha256(root)) and keyed.issuperset(intent.add)
-            if not committed and not keyed.issuperset(intent.remove):
+            if self.is_copy:  # made in the middle of a request that has its keys by now, and not all of its files
+                committed = committed and present.issuperset(intent.add)
+            elif not committed and not keyed.issuperset(intent.remove):
                 raise Changing(f"{self.path} is being changed")
             keyed -= set(intent.remove if committed else intent.add)
             permanent -= set(intent.permanent_remove if committed else intent.permanent_add)

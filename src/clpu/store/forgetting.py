@@ -26,6 +26,7 @@ from clpu.requests import Request, meaning
 from clpu.requests import Scope as Checked
 from clpu.state import State
 from clpu.store.contents import SHARED, Item, Part, parts_of
+from clpu.store.files import refuse_inside
 from clpu.store.format import is_hex
 from clpu.store.keyring import unwrap
 from clpu.store.plan import StoredState, changes
@@ -137,7 +138,7 @@ def forget_with_receipt(store: Store, order: Order, path: Path | None = None, ac
     """
     if path is None:
         return _Pending(store, order).carry_out(act)
-    refuse_inside(store, path)
+    refuse_inside(store.path, path)
     pending = _existing(store, order, path)
     if isinstance(pending, Receipt):
         return pending
@@ -289,12 +290,6 @@ def receipts_in(store: Store, folder: Path, act: Act | None = None) -> Iterator[
             found = Receipt.from_json(text)
             found.verify(store.about.identity)
             yield found
-
-
-def refuse_inside(store: Store, path: Path) -> None:
-    """Refuse a place in the store, which remembers no forget."""
-    if store.path.resolve() in path.resolve().parents:
-        raise BadReceipt(f"{path} is inside the store, which keeps nothing of a receipt; choose a different path")
 
 
 def _write(path: Path, text: str, new: bool = False) -> None:

@@ -96,14 +96,9 @@ class Keyring:
 
     def secrets(self, identity: str, unlock: Unlock) -> Secrets:
         """The master keys of the store of that identity."""
-        where = self.files.path / MASTER
-        try:
-            data = self.files.read(MASTER, LONGEST_JSON)
-        except FileNotFoundError:
-            raise BadKeys(f"{self.files.path} is not a keys folder: {MASTER} is missing; nothing was changed") from None
-        except PermissionError as error:
-            raise BadKeys(f"{where} cannot be read: {error.strerror}") from None
-        content = _checked(data, str(where))
+        where, content = self.files.path / MASTER, self._master()
+        if content is None:
+            raise BadKeys(f"{self.files.path} is not a keys folder: {MASTER} is missing; nothing was changed")
         if content.get("identity") != identity:
             raise BadKeys(f"the keys in {self.files.path} belong to a different store; nothing was changed")
         try:
@@ -115,6 +110,20 @@ class Keyring:
         if secrets.identity != identity:
             raise BadKeys(f"{where} is damaged: its keys do not fit its identity")
         return secrets
+
+    def identity(self) -> str | None:
+        """Whose master keys these are; `None` if there are none."""
+        content = self._master()
+        return None if content is None else str(content.get("identity"))
+
+    def _master(self) -> dict[str, object] | None:
+        where = self.files.path / MASTER
+        try:
+            return _checked(self.files.read(MASTER, LONGEST_JSON), str(where))
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            raise BadKeys(f"{where} cannot be read: {error.strerror}") from None
 
     def put_secrets(self, secrets: Secrets, unlock: Unlock) -> None:
         """Replace the master keys, durably; the old ones are wiped."""

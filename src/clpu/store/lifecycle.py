@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clpu.errors import BadKeys, BadStore, Error
+from clpu.errors import BadKeys, BadRequest, BadStore, Error
 from clpu.store.contents import check_about
 from clpu.store.files import PART, Files, failures, make_folders
 from clpu.store.folder import Access
@@ -30,6 +30,7 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
     check_about(about)
     folder = Path(path)
     keys = None if access.keys is None else Path(access.keys)
+    _refuse_nested(folder)
     if keys is not None:
         _refuse_bad_place(folder, keys)
     secrets = Secrets.new()
@@ -39,14 +40,14 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
     made: list[Path] = []
     with failures(folder, "made"):
         try:
-            made += make_folders(folder)
+            make_folders(folder, made)
             files = Files(folder)
             try:
                 files.lock(access.wait)
                 if files.moved():
                     raise BadStore(f"{folder} was replaced by another process; try again")
                 _refuse_occupied(files, folder)
-                made += make_folders(keys or folder / KEYS)
+                make_folders(keys or folder / KEYS, made)
                 keyring = Keyring(keys or folder / KEYS, here=keys is None)
                 try:
                     keyring.files.lock(access.wait)
@@ -65,11 +66,18 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
                 files.settle()
             finally:
                 files.close()
-        except Error:
+        except (Error, OSError):
             for made_folder in sorted(made, key=lambda place: -len(place.parts)):
                 with suppress(OSError):
                     made_folder.rmdir()
             raise
+
+
+def _refuse_nested(folder: Path) -> None:
+    for parent in folder.resolve().parents:
+        with suppress(OSError, BadStore):
+            About.from_bytes((parent / ABOUT).read_bytes()[:LONGEST_JSON])
+            raise BadRequest(f"{folder} is inside the store {parent}; choose a different path")
 
 
 def _refuse_bad_place(folder: Path, keys: Path) -> None:
@@ -133,6 +141,7 @@ def adopt(path: PathLike, access: Access | None = None) -> Adopted:
         opened.keyring.files.lock(opened.access.wait)
         view = opened.view(strict=False)
         opened.assemble(view)
+        opened.resolve(view)
         opened.keyring.destroy(view.without_file)
         for name in view.without_key:
             opened.files.remove(path_of(LEAVES, name))

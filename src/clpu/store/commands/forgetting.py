@@ -102,6 +102,7 @@ def _forget_all(
 ) -> str:
     """Carry requests out one by one; what an earlier attempt did already is not done again."""
     from clpu.store import forgetting
+    from clpu.store.files import refuse_inside
 
     state = opened.standing.state
     book = _book(opened, journal, receipt or receipts)
@@ -109,7 +110,7 @@ def _forget_all(
     exact, method = forgetting.is_exact(state), state.about["method"]
     places = [receipt if receipts is None else _place(receipts, order) for order in orders]
     for file in filter(None, places):
-        forgetting.refuse_inside(opened, file)
+        refuse_inside(opened.path, file)
     for order, place in zip(orders, places):  # a batch with a mistake changes nothing
         if len(orders) > 1 and (place is None or not place.exists()):
             state = forgetting.without(state, **order.scope)
@@ -135,14 +136,14 @@ def _forget_all(
 
 def _book(opened: OpenStore, journal: Path | None, receipts: Path | None) -> Book | None:
     """The journal to append to, if there is to be one; what is wrong with it shows before anything is forgotten."""
-    from clpu.store.forgetting import refuse_inside
+    from clpu.store.files import refuse_inside
     from clpu.store.journal import Journal as Book
 
     if journal is None:
         return None
     if receipts is None:
         raise BadReceipt("a journal commits to receipts: give --receipt FILE or --receipts FOLDER as well")
-    refuse_inside(opened, journal)
+    refuse_inside(opened.path, journal)
     return Book(journal, opened.secrets.signing)
 
 

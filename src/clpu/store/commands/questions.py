@@ -64,9 +64,12 @@ def show(
 
     About a person: by task the number of records, their labels, and the ids that they were given.
     """
+    from clpu.store.files import refuse_inside
     from clpu.store.output import exported, shown
     from clpu.store.store import Store as OpenStore
 
+    if out is not None:
+        refuse_inside(store, out)
     with OpenStore(store, opening.access(), write=False) as opened:
         state = opened.load()
         if person is not None:

@@ -216,10 +216,13 @@ def predict(
     Without a task: the most likely pair of task and label, or "none of these".
     """
     from clpu.store.data_files import read
+    from clpu.store.files import refuse_inside
     from clpu.store.output import write_predictions
     from clpu.store.store import Store as OpenStore
 
     load_files(load)
+    if out is not None:
+        refuse_inside(store, out)
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
         table = read(data, label=label, labelled=False)
@@ -243,9 +246,11 @@ def export(
 ) -> None:
     """Write a task's network, or those of all remembered tasks, for use without clpu."""
     from clpu.export import export as write
+    from clpu.store.files import refuse_inside
     from clpu.store.store import Store as OpenStore
 
     load_files(load)
+    refuse_inside(store, to)
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
         about = write(agent_of(opened, 1), to, task, forgettable=forgettable)
