@@ -56,7 +56,7 @@ class Victim:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait()
         self.process.stdout.close()
 
 

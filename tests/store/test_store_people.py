@@ -113,6 +113,28 @@ def test_people_on_the_command_line(tmp_path: Path) -> None:
         assert "2" not in agent.show("mail")["mail"]["ids"]
 
 
+def test_what_a_command_says_comes_from_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label that is forgotten between two questions does not take its name from the probabilities."""
+    store = made(tmp_path / "a", tmp_path / "keys")
+    np.savez(tmp_path / "mail.npz", x=data("mail")[0])
+    predict = clpu.Agent.predict
+
+    def and_then_forgotten(self: clpu.Agent, *arguments: object) -> object:
+        found = predict(self, *arguments)
+        with open_store(store, keys=tmp_path / "keys") as agent:
+            if 1 in agent.labels("mail"):
+                agent.forget("mail", labels=[1])
+        return found
+
+    monkeypatch.setattr(clpu.Agent, "predict", and_then_forgotten)
+    arguments = ["predict", str(store), "mail", "--data", str(tmp_path / "mail.npz"), "--keys", str(tmp_path / "keys")]
+    for columns in (["label", "p_0", "p_1"], ["label", "p_0"]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        assert {len(line.split(",")) for line in result.output.splitlines()} == {len(columns)}
+        assert result.output.splitlines()[0].split(",") == columns
+
+
 def check_faults(people: Path, place: Path, name: str, most: int | None) -> None:
     """Fail one operation after the other, or so many: the request is done or not, and the agent knows which."""
     request, change = ABOUT_PEOPLE[name], place / "changed"

@@ -174,7 +174,8 @@ class Folder:
         if self.write:
             with failures(self.path, "read"):
                 return self.assemble(self.view())
-        start = time.monotonic()
+        start = since = time.monotonic()
+        said = ""
         with self._asking_writers_to_pause() as pause:
             while True:
                 version: object = None
@@ -185,9 +186,12 @@ class Folder:
                         state = self.assemble(self.view())
                         if self._version() == version:
                             return state
-                except Error:
-                    changing = self._version() != version or self.files.has_writer()
-                    if not changing or time.monotonic() - start > PATIENCE:
+                except Error as error:
+                    moved = self._version() != version
+                    # A file that a writer removes while we read is not the same twice.
+                    if moved and (isinstance(error, Changing) or str(error) != said):
+                        said, since = str(error), time.monotonic()
+                    elif not (moved or self.files.has_writer()) or time.monotonic() - since > PATIENCE:
                         raise
                 if time.monotonic() - start > STARVING:
                     pause()
@@ -327,7 +331,9 @@ class Folder:
         for folder, names in shards.items():
             for name, sealed in self.files.read_all(folder, names, LONGEST_FILE):
                 path = f"{folder}/{name}"
-                yield path, Part.from_bytes(self.unsealed(path, name, sealed, view.keys), path)
+                # Kept even if a writer is in between, so that a slow reader gets on with each attempt.
+                part = self._parts[path] = Part.from_bytes(self.unsealed(path, name, sealed, view.keys), path)
+                yield path, part
 
     def unsealed(self, path: str, name: str, sealed: bytes, keys: Mapping[str, bytes]) -> bytes:
         if path.startswith(LEAVES):

@@ -104,6 +104,7 @@ class Store(Folder):
             try:
                 self._wait_for_starving_readers()
                 self._carry_out(plan)
+                self.standing = self._after(plan)
             except BaseException as error:
                 saved = self._settle_failure(plan)
                 if saved:
@@ -111,7 +112,6 @@ class Store(Folder):
                 if isinstance(error, OSError):
                     raise self._failed(error, saved) from error
                 raise
-        self.standing = self._after(plan)
 
     def _after(self, plan: StorePlan) -> StoredState:
         gone = {*plan.intent.remove, *plan.intent.permanent_remove}

@@ -13,7 +13,7 @@ from clpu.errors import BadRequest
 from clpu.io import canonical, write_atomically
 from clpu.options import Load, load_files
 from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, opens
-from clpu.store.commands.requests import agent_of, pair
+from clpu.store.commands.requests import pair, reader_of
 
 if TYPE_CHECKING:
     from clpu.store.store import Store as OpenStore
@@ -102,7 +102,7 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> di
 
     from clpu.store.data_files import read
 
-    agent = agent_of(opened, threads)
+    agent = reader_of(opened, threads)
     found = {}
     for name, file in files.items():
         table = read(file)

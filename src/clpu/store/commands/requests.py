@@ -32,7 +32,7 @@ from clpu.store.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from clpu.agent import Progress
+    from clpu.agent import Agent, Progress
     from clpu.outcome import Outcome
     from clpu.store.data_files import Table
     from clpu.store.durable import DurableAgent
@@ -226,7 +226,7 @@ def predict(
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
         table = read(data, label=label, labelled=False)
-        agent = agent_of(opened, threads)
+        agent = reader_of(opened, threads)
         write_predictions(agent.predict(task, table.x), agent.classify(task, table.x), agent.labels(task), out)
 
 
@@ -253,7 +253,7 @@ def export(
     refuse_inside(store, to)
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
-        about = write(agent_of(opened, 1), to, task, forgettable=forgettable)
+        about = write(reader_of(opened), to, task, forgettable=forgettable)
     terminal.say(f"{to} holds the networks of {len(about['tasks'])} task(s) and takes {about['takes']}")
 
 
@@ -289,17 +289,19 @@ def agent_request(store: Path, opening: Opening, threads: int, request: Callable
     store_request(store, opening, work)
 
 
-def agent_of(opened: OpenStore, threads: int) -> DurableAgent:
-    """The agent in a store that was loaded."""
+def reader_of(opened: OpenStore, threads: int = 1) -> Agent:
+    """The agent in a store that was loaded, as it is now: what a command says must not mix two states."""
     from clpu.store.durable import DurableAgent
 
-    return DurableAgent.of_store(opened, threads=threads)
+    return DurableAgent.of_store(opened, threads=threads).copy()
 
 
 @contextmanager
 def working_agent(opened: OpenStore, threads: int) -> Iterator[DurableAgent]:
-    """The agent in a store, with a progress bar."""
-    agent = agent_of(opened, threads)
+    """The agent in a store that was loaded, with a progress bar."""
+    from clpu.store.durable import DurableAgent
+
+    agent = DurableAgent.of_store(opened, threads=threads)
     with _progress_bar() as agent.progress:
         yield agent
 
