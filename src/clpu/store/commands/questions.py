@@ -85,12 +85,21 @@ def show(
 
 
 @opens
-def verify(store: Store, *, opening: Opening) -> None:
-    """Check every file of the store; exit code 1 if one is damaged."""
+def verify(
+    store: Store,
+    files_only: Annotated[
+        bool, typer.Option("--files-only", help="Do not build the agent: faster, and needs no torch.")
+    ] = False,
+    load: Load = None,
+    *,
+    opening: Opening,
+) -> None:
+    """Check every file of the store, and that its agent can be built; exit code 1 if something is damaged."""
     from clpu.store import verify as verify_store
     from clpu.store.output import show_report
 
-    report = verify_store(store, opening.access())
+    load_files(load)
+    report = verify_store(store, opening.access(), files_only=files_only)
     show_report(report)
     if not report.good:
         raise typer.Exit(1)
