@@ -2,6 +2,8 @@
 
 import itertools
 import multiprocessing
+import shutil
+import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from storekit import SETTINGS, examples, follow, handle, synthetic
 
 import clpu
 from clpu.state import State
-from clpu.store import create
+from clpu.store import create, verify
 from clpu.store import open as open_store
 from clpu.store.folder import Access, Folder, View
 from clpu.store.store import Store
@@ -192,3 +194,28 @@ def test_a_reader_that_waits_for_a_damaged_file_gives_up_although_a_writer_is_bu
         finally:
             stop.set()
             thread.join()
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="needs the program flock of util-linux")
+def test_a_backup_that_takes_the_lock_is_never_torn(store: Path, tmp_path: Path) -> None:
+    """As docs/durable-agent.md says; the lock is the one that writers take."""
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            with Store(store, Access(wait=600), write=True) as opened:
+                number += 1
+                opened.commit(opened.load().with_task(f"task {number % 3}", synthetic("RT"[number % 2], number)))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number in range(5):
+            subprocess.run(["flock", store, "cp", "-a", store, tmp_path / str(number)], check=True)
+            report = verify(tmp_path / str(number), files_only=True)
+            assert report.good, report
+            assert not report.notes
+    finally:
+        stop.set()
+        thread.join()
