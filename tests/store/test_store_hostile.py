@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzzing import mutated
 from storekit import clone, follow, handle, picture
 
 import clpu
@@ -415,24 +416,6 @@ def test_absurd_tensors_that_are_encrypted_as_they_should_be(hostile: Path, what
     part = Part(SHARED, "", {}, None) if found is None else Part((task, None), found.status, found.facts, None)
     plant(hostile, task, content if task == "1" else part.to_bytes() + content)
     refused(hostile)
-
-
-def mutated(content: bytes, luck: random.Random) -> bytes:
-    """Some bytes changed, cut, doubled or moved."""
-    data = bytearray(content)
-    for _ in range(luck.randint(1, 4)):
-        at = luck.randrange(len(data) + 1)
-        end = min(len(data), at + luck.choice([1, 2, 8, 64]))
-        kind = luck.randrange(4)
-        if kind == 0:
-            data[at:end] = luck.randbytes(end - at)
-        elif kind == 1:
-            del data[at:end]
-        elif kind == 2:
-            data[at:at] = data[at:end]
-        else:
-            data[at:end] = luck.choice([b"0", b"-1", b"null", b"[]", b"1e9", b'"', b"{", b"999999999999"])
-    return bytes(data)
 
 
 def test_fuzzed_stores_give_typed_errors_or_open(hostile: Path, outside: Path) -> None:

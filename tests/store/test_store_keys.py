@@ -1,11 +1,14 @@
 """Master keys: rotated, protected by a passphrase or a key service, and recovered where nothing can be forgotten."""
 
+import errno
+import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from storekit import SETTINGS, Crash, Fault, clone, crashing, digest_after, examples, follow, injected, picture
+from storekit import SETTINGS, Crash, Fault, clone, crashing, digest_after, examples, failing, follow, injected, picture
 from typer.testing import CliRunner, Result
 
 import clpu
@@ -85,6 +88,28 @@ def test_a_passphrase_protects_the_keys(tmp_path: Path) -> None:
     run("status", tmp_path / "store", *options, code=1)
     assert follow(tmp_path / "store", "", unlock=wrong) == digest
     assert "horse" not in repr(right)
+
+
+def test_a_passphrase_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As a shell's <(command) does, which may take a moment."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Timer(0.1, lambda: (tmp_path / "pipe").write_text("correct horse\r\nmore\n"))
+    writer.start()
+    assert protection.read_passphrase(tmp_path / "pipe") == "correct horse"
+    writer.join()
+
+
+def test_keys_that_cannot_be_read_are_named_and_not_the_store(store: Path) -> None:
+    follow(store, REQUESTS)
+    with injected() as injector:
+        open_store(store).close()
+    seen = set()
+    for at, operation in enumerate(injector.calls):
+        if operation in ("open", "list"):
+            with injected(Fault(failing(errno.EACCES), at)), pytest.raises(clpu.Error) as refused:
+                open_store(store).close()
+            seen.add(isinstance(refused.value, clpu.BadKeys) and str(store / "keys") in str(refused.value))
+    assert seen == {True, False}
 
 
 def test_a_key_service_in_a_process_of_its_own_wraps_the_keys(tmp_path: Path) -> None:

@@ -236,6 +236,26 @@ def test_a_full_disk_where_receipts_go_does_not_lose_one(
     run("verify-receipt", file, "--store", two)
 
 
+def test_a_receipt_that_nobody_could_read_is_refused_before_anything_is_forgotten(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As H1: a limit that holds for readers only. With many people in a task, a receipt is long."""
+    before, file = picture(two), tmp_path / "receipt.json"
+    monkeypatch.setattr("clpu.store.forgetting.LONGEST", 10_000)
+    assert "would take more than" in run("forget", two, "2", "--receipt", file, code=1).stderr
+    assert picture(two) == before
+    assert not file.exists()
+
+
+def test_a_receipt_of_many_files_can_be_read(store: Path, tmp_path: Path) -> None:
+    people = {(f"person {n}",): n for n in range(2000)}
+    with Store(store, write=True) as opened:
+        opened.commit(opened.load().with_task("2", synthetic("T", 1, people)))
+    run("forget", store, "2", "--receipt", tmp_path / "receipt.json")
+    assert (tmp_path / "receipt.json").stat().st_size > 2000 * 2 * 64
+    run("verify-receipt", tmp_path / "receipt.json", "--store", store)
+
+
 def test_a_pending_receipt_does_not_forget_what_was_learned_again_since(two: Path, tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     with Store(two, write=True) as store:

@@ -30,10 +30,12 @@ from clpu.store.files import refuse_inside
 from clpu.store.format import is_hex
 from clpu.store.keyring import unwrap
 from clpu.store.plan import StoredState, changes
-from clpu.store.receipt import LONGEST_TEXT, Receipt, commitment, read_text, strict_json
+from clpu.store.receipt import LONGEST, LONGEST_TEXT, Receipt, commitment, read_text, strict_json
 from clpu.store.sealing import sign, signed_by
 from clpu.store.store import Store
 
+#: A receipt says this much that its pending form does not.
+SPARE = 1 << 14
 #: What is forgotten, as `State.without` takes it: task, person, labels, records.
 Scope = Mapping[str, Any]
 #: How a scope is forgotten by a method that must be asked.
@@ -144,7 +146,10 @@ def forget_with_receipt(store: Store, order: Order, path: Path | None = None, ac
         return pending
     if pending is None:
         pending = _Pending(store, order)
-        _write(path, pending.to_json(), new=True)
+        text = pending.to_json()
+        if len(text) + SPARE > LONGEST:
+            raise BadReceipt(f"the receipt would take more than {LONGEST} bytes; forget in parts, or without a receipt")
+        _write(path, text, new=True)
     try:
         receipt = pending.carry_out(act)
     except BaseException:

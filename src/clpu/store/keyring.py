@@ -164,13 +164,16 @@ class Keyring:
     def scan(self, known: dict[str, bytes]) -> dict[str, bytes]:
         """Every wrapped key by name; those that are known are not read again."""
         found: dict[str, bytes] = {}
-        for shard in filter(is_shard, self.files.names()):
-            names = [name for name in self.files.names(shard) if is_name(name, shard)]
-            found.update((name, known[name]) for name in names if name in known)
-            unread = [name for name in names if name not in known]
-            if unread:
-                with suppress(FileNotFoundError):  # a writer just removed the folder
-                    found.update(self.files.read_all(shard, unread, ENTRY))
+        try:
+            for shard in filter(is_shard, self.files.names()):
+                names = [name for name in self.files.names(shard) if is_name(name, shard)]
+                found.update((name, known[name]) for name in names if name in known)
+                unread = [name for name in names if name not in known]
+                if unread:
+                    with suppress(FileNotFoundError):  # a writer just removed the folder
+                        found.update(self.files.read_all(shard, unread, ENTRY))
+        except PermissionError as error:
+            raise BadKeys(f"the keys in {self.files.path} cannot be read: {error.strerror}") from None
         return found
 
     def put(self, secrets: Secrets, keys: dict[str, bytes]) -> dict[str, bytes]:

@@ -22,7 +22,8 @@ from clpu.store.sealing import public_key, sign, signed_by
 
 FORMAT = "clpu-receipt"
 VERSION = 2
-LONGEST = 1 << 20
+#: Enough for a forget that touches some 300,000 files; a longer receipt is refused before anything is forgotten.
+LONGEST = 64 << 20
 #: What is opaque to us (request id, reason, requester) is not endless.
 LONGEST_TEXT = 1000
 
