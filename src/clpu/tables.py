@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,22 +190,16 @@ def _about_dates(name: str) -> str:
 
 @dataclass(frozen=True)
 class Delimited:
-    """A delimited text file: its columns as numbers or text, and what was found out about its form.
-
-    `mixed` are the columns that are text because of some of their rows only.
-    """
+    """A delimited text file: its columns as numbers or text, and what was found out about its form."""
 
     columns: dict[str, NDArray[Any]]
     header: bool
     separator: str
     notes: list[str] = field(default_factory=list)
-    mixed: tuple[str, ...] = ()
 
 
-def read_delimited(text: str, what: str, verbatim: Collection[str | None] = ()) -> Delimited:
+def read_delimited(text: str, what: str) -> Delimited:
     """Read comma-, semicolon-, tab- or bar-separated text, with or without a header; `what` names it in messages.
-
-    Columns named in `verbatim` are read as the text that they are: an id such as 007 is not a number.
 
     >>> read_delimited("1.5;red\\n2,5;blue\\n", "a file").columns["1"].tolist()
     [1.5, 2.5]
@@ -232,17 +226,10 @@ def read_delimited(text: str, what: str, verbatim: Collection[str | None] = ()) 
         raise BadData(f"{what} has no rows below its header")
     if len(set(names)) < len(names) or "" in names:
         raise BadData(f"{what} has a header with empty or repeated names: {listed(names)}")
-    columns, mixed = {}, []
-    for i, name in enumerate(names):
-        cells = [row[i].strip() for row in body]
-        columns[name] = np.array(cells, dtype=object) if name in verbatim else _values(cells, decimal_comma)
-        if columns[name].dtype.kind == "O" and name not in verbatim:
-            kinds = {_number(cell, decimal_comma) is None for cell in cells if not _is_missing(cell)}
-            mixed += [name] if len(kinds) > 1 else []
+    columns = {name: _values([row[i] for row in body], decimal_comma) for i, name in enumerate(names)}
     shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
     notes = [] if header else [f"no header found, so columns are named 1 to {count}"]
-    notes += [f"separated by {shown}"] if separator != "," else []
-    return Delimited(columns, header, separator, notes, tuple(mixed))
+    return Delimited(columns, header, separator, notes + ([f"separated by {shown}"] if separator != "," else []))
 
 
 def _separator(lines: list[str]) -> str:

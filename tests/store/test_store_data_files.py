@@ -44,7 +44,7 @@ def test_columns_of_people_and_ids_and_columns_to_leave_out(tmp_path: Path) -> N
     (tmp_path / "data.tsv").write_text("who\tid\tnote\tx\tkind\nann\t1\ta\t0.5\tyes\nbob\t2\tb\t1.5\tno\n")
     table = read(tmp_path / "data.tsv", ignore=["note"], people="who", records="id")
     assert list(table.x) == ["x"]
-    assert [a.tolist() for a in (table.people, table.records, table.y)] == [["ann", "bob"], ["1", "2"], ["yes", "no"]]  # type: ignore[union-attr]
+    assert [a.tolist() for a in (table.people, table.records, table.y)] == [["ann", "bob"], [1, 2], ["yes", "no"]]  # type: ignore[union-attr]
     assert table.notes == ("separated by tabs",)
     with pytest.raises(BadData, match="no column 'nobody'"):
         read(tmp_path / "data.tsv", people="nobody")

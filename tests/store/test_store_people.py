@@ -113,37 +113,6 @@ def test_people_on_the_command_line(tmp_path: Path) -> None:
         assert "2" not in agent.show("mail")["mail"]["ids"]
 
 
-@pytest.mark.parametrize("mixed", ["number", "kind"])
-def test_no_record_decides_how_the_others_are_read(tmp_path: Path, mixed: str) -> None:
-    """A column with one person's text in it would be text for all, and stay so without that person."""
-    rows = [{"number": str(n), "who": f"p{n % 4}", "kind": str(n % 2)} for n in range(8)]
-    rows[3][mixed] = "text"
-    lines = ["number,who,kind", *(",".join(row.values()) for row in rows)]
-    (tmp_path / "data.csv").write_text("\n".join(lines) + "\n")
-    columns = ["--person-column", "who", "--label-column", "kind", "--holdout", "0"]
-    for method, code in (("ridge", 1), ("ind", 0)):
-        store = str(tmp_path / method)
-        assert CliRunner().invoke(app, ["init", store, "--method", method]).exit_code == 0
-        used = columns if method == "ridge" else ["--ignore", "who", *columns[2:]]
-        done = CliRunner().invoke(app, ["learn", store, "mail", "--data", str(tmp_path / "data.csv"), *used])
-        assert done.exit_code == code, done.output
-        assert ("would change how the others' are read" in done.output) == bool(code)
-
-
-def test_an_id_is_what_the_file_says(tmp_path: Path) -> None:
-    """007 is not 7, whatever the other ids look like."""
-    rows = [f"{n},00{n % 3},{n % 2}" for n in range(9)]
-    (tmp_path / "data.csv").write_text("number,who,kind\n" + "\n".join(rows) + "\n")
-    store, runner = str(tmp_path / "store"), CliRunner()
-    runner.invoke(app, ["init", store, "--method", "ridge"])
-    learn = ["learn", store, "mail", "--data", str(tmp_path / "data.csv"), "--person-column", "who", "--holdout", "0"]
-    assert runner.invoke(app, learn).exit_code == 0
-    assert runner.invoke(app, ["forget", store, "--person", "2"]).exit_code == 1
-    assert runner.invoke(app, ["forget", store, "--person", "002"]).exit_code == 0
-    with open_store(store) as agent:
-        assert agent.show("mail")["mail"]["people"] == ["000", "001"]
-
-
 def test_what_a_command_says_comes_from_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A label that is forgotten between two questions does not take its name from the probabilities."""
     store = made(tmp_path / "a", tmp_path / "keys")

@@ -51,8 +51,6 @@ class Table:
     people: Array | None = None
     records: Array | None = None
     notes: tuple[str, ...] = ()
-    #: Columns of a text file with numbers in some rows and text in others.
-    mixed: tuple[str, ...] = ()
 
     @property
     def examples(self) -> int:
@@ -166,7 +164,7 @@ def _delimited(
     if file.stat().st_size > limit:
         raise BadData(f"{file} has more than {limit} bytes, which is much for text; make an .npz file of it")
     try:
-        content = read_delimited(file.read_text(encoding="utf-8-sig"), str(file), (people, records))
+        content = read_delimited(file.read_text(encoding="utf-8-sig"), str(file))
     except UnicodeDecodeError:
         raise BadData(f"{file} is not a text file in UTF-8") from None
     columns = content.columns
@@ -176,8 +174,7 @@ def _delimited(
     if not x:
         raise BadData(f"{file} has a label column and nothing else")
     labels = None if y is None else read_labels(y)
-    mixed = tuple(name for name in content.mixed if name in x or name == label)
-    return Table(x, labels, who, ids, tuple(content.notes), mixed)
+    return Table(x, labels, who, ids, tuple(content.notes))
 
 
 def _images(folder: Path, labelled: bool, limit: int) -> Table:

@@ -94,8 +94,8 @@ def learn(
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
     def request(agent: DurableAgent) -> str:
-        about = _people(agent, table)
-        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **about, **options)
+        more = {"people": table.people, "records": table.records}
+        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
         return _learned("learned temporarily" if temporary else "learned permanently", table, outcome, task)
 
     agent_request(store, opening, threads, request)
@@ -116,11 +116,13 @@ def add(
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
+    from clpu.store.data_files import read
+
     load_files(load)
-    table = _read(data, label, ignore, person, record)
+    table = read(data, label=label, ignore=ignore or (), people=person, records=record)
 
     def request(agent: DurableAgent) -> str:
-        agent.add(task, table.x, table.y, **_people(agent, table))
+        agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return f"added {table.examples} records"
 
     agent_request(store, opening, threads, request)
@@ -150,7 +152,7 @@ def relearn(
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
     def request(agent: DurableAgent) -> str:
-        outcome = agent.relearn(task, table.x, table.y, **_people(agent, table), **options)
+        outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
         return _learned("learned again", table, outcome, task)
 
     agent_request(store, opening, threads, request)
@@ -161,16 +163,6 @@ def _read(data: Path, label: str | None, ignore: list[str] | None, person: str |
     from clpu.store.data_files import read
 
     return read(data, label=label, ignore=ignore or (), people=person, records=record)
-
-
-def _people(agent: DurableAgent, table: Table) -> dict[str, Any]:
-    """Who the records are about, and their ids; refused if what one record is read as would depend on others."""
-    if table.mixed and agent.forgets == "records":
-        raise BadData(
-            f"column {table.mixed[0]!r:.60} holds numbers in some rows and text in others, so that a person who leaves "
-            "would change how the others' are read; write all of them as numbers, or all as text (c1, not 1)"
-        )
-    return {"people": table.people, "records": table.records}
 
 
 def _learned(done: str, table: Table, outcome: Outcome, task: str) -> str:
