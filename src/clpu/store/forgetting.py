@@ -52,6 +52,9 @@ def as_json(scope: Scope) -> Scope:
     unknown = scope.keys() - {"task", "person", "labels", "records"}
     if unknown:
         raise BadRequest(f"a scope has task, person, labels and records, got {', '.join(sorted(unknown))}")
+    empty = [name for name, value in scope.items() if value is None]
+    if empty:  # without this condition, more would match
+        raise BadRequest(f"{empty[0]} has no value; leave it out, or say what to forget")
     given = Checked.asked(**scope).keywords()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
