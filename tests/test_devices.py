@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import clpu.agent
+import clpu.intake
 import clpu.methods.familiarity
 import clpu.methods.networks
 from clpu import Agent, Stream
@@ -41,7 +42,7 @@ class OneDevice(TorchDispatchMode):
 @pytest.fixture
 def elsewhere(monkeypatch):
     """A device without numbers, and what cannot be asked there: whether they are finite or equal, and what they are."""
-    monkeypatch.setattr(clpu.agent, "_device", lambda device: torch.device("meta"))
+    monkeypatch.setattr(clpu.agent, "check_device", lambda device: torch.device("meta"))
     monkeypatch.setattr(clpu.methods.familiarity, "calibration", lambda *_: {})
     monkeypatch.setattr(clpu.methods.networks.NetworkMethod, "memory_accuracy", lambda *_: None)
     monkeypatch.setattr(Network, "is_finite", lambda self: True)
@@ -59,7 +60,7 @@ def elsewhere(monkeypatch):
     def examples(x, y, *rest, **options):
         return Examples(x.to("meta"), torch.from_numpy(y).to("meta"), tuple(np.unique(y).tolist()))
 
-    monkeypatch.setattr(clpu.agent, "read_examples", examples)
+    monkeypatch.setattr(clpu.intake, "read_examples", examples)
 
 
 def test_an_operation_on_two_devices_is_noticed():

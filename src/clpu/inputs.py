@@ -143,11 +143,6 @@ def _per_record(values: Any, count: int, what: str) -> list[Any]:
     return listed
 
 
-def describe(x: Tensor) -> Inputs:
-    """What one of these inputs looks like."""
-    return Inputs(tuple(x.shape[1:]), x.dtype == torch.int64)
-
-
 def _unloaded(x: Any) -> Any:
     """What a `DataLoader` reads from: the agent makes batches of its own, in an order that its seed decides."""
     return x.dataset if isinstance(x, DataLoader) else x

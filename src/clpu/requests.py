@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias, overload
@@ -344,6 +344,16 @@ class Stream(Sequence[Request]):
 
     def check(self, forgets: str = "records") -> Stream:
         """Refuse what is not legal for a method that forgets so much exactly; returns the stream."""
+        for _ in self.walk(forgets):
+            pass
+        return self
+
+    def walk(self, forgets: str = "records") -> Iterator[tuple[Request, str, dict[str, str]]]:
+        """Yield each request, its `meaning`, and the tasks that are active after it.
+
+        >>> [(what, [*active]) for _, what, active in Stream("1R 2T 2R 1F").walk()]
+        [('learn', ['1']), ('learn', ['1', '2']), ('keep', ['1', '2']), ('forget', ['2'])]
+        """
         active: dict[str, str] = {}
         for number, request in enumerate(self.requests, 1):
             try:
@@ -354,7 +364,7 @@ class Stream(Sequence[Request]):
                 del active[request.task]
             elif what in ("learn", "keep"):
                 active[request.task] = request.instruction.value
-        return self
+            yield request, what, dict(active)
 
     @property
     def forgets(self) -> list[int]:

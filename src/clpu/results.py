@@ -19,23 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from clpu import jsonfile
 from clpu.errors import BadRun, Error
 from clpu.jsonfile import Seconds
-from clpu.requests import Instruction, Stream
-from clpu.runs.recipe import DataUsed, Recipe, check_method, read_recipe, result_file
-
-__all__ = [
-    "DataUsed",
-    "Forget",
-    "Recipe",
-    "Result",
-    "Run",
-    "alive_after",
-    "decode_result",
-    "read_recipe",
-    "read_run",
-    "result_path",
-    "write_recipe",
-    "write_result",
-]
+from clpu.requests import Stream
+from clpu.runs.recipe import Recipe, check_method, read_recipe, result_file
 
 #: The folder of the results inside that of a run.
 RESULTS = "results"
@@ -152,25 +137,7 @@ def alive_after(stream: Stream) -> list[list[str]]:
     >>> alive_after(Stream("1R 2T 2F"))
     [['1'], ['1', '2'], ['1']]
     """
-    alive: list[list[str]] = []
-    for request in stream:
-        now = list(alive[-1]) if alive else []
-        if request.instruction is Instruction.FORGET:
-            now.remove(request.task)
-        elif request.task not in now:
-            now.append(request.task)
-        alive.append(now)
-    return alive
-
-
-def write_recipe(folder: Path | str, recipe: Recipe) -> Path:
-    """Write `run.json` atomically."""
-    return jsonfile.write(Path(folder) / "run.json", recipe)
-
-
-def write_result(folder: Path | str, result: Result) -> Path:
-    """Write `results/METHOD.json` atomically."""
-    return jsonfile.write(result_path(folder, result.method), result)
+    return [list(active) for _, _, active in stream.walk()]
 
 
 def result_path(folder: Path | str, method: str) -> Path:

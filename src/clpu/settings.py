@@ -76,6 +76,16 @@ def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[]
     return cls(**{name: _checked(name, hints[name], fields[name], value) for name, value in values.items()})
 
 
+def to_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them, with lists for tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def from_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from JSON; what `to_json` makes, back."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
 def parse_value(text: str) -> Any:
     """The value of a setting from the command line: a number, a boolean or a list where the text is one, else the text.
 

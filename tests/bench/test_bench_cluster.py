@@ -9,8 +9,8 @@ from test_bench_run import figures, tiny
 
 from clpu.bench.run import run
 from clpu.methods import METHODS, plugins
-from clpu.results import read_recipe
 from clpu.runs import engine
+from clpu.runs.recipe import read_recipe
 
 pytestmark = pytest.mark.ray
 

@@ -21,8 +21,9 @@ from clpu.bench.run import run
 from clpu.data import benchmarks
 from clpu.report import write
 from clpu.report.terminal import show
-from clpu.results import read_recipe, read_run
+from clpu.results import read_run
 from clpu.runs import engine
+from clpu.runs.recipe import read_recipe
 from clpu.runs.shared_training import shared_folder
 
 ROOT = Path(__file__).parent.parent.parent

@@ -21,7 +21,7 @@ from clpu.bench.plan import plan
 from clpu.bench.run import BENCHMARK, run
 from clpu.methods import METHODS, Method, plugins
 from clpu.metrics import jsd
-from clpu.results import read_run, write_recipe
+from clpu.results import read_run
 from clpu.runs import engine, shared_training
 from clpu.runs.folder import RunFolder
 from clpu.runs.jobs import Job, TaskData, file_of, write_arrays
@@ -208,7 +208,7 @@ def test_what_is_one_methods_own_hinders_no_other(tmp_path):
 
 
 def test_a_method_that_is_not_known_here_is_asked_for(finished, tmp_path):
-    write_recipe(tmp_path, replace(read_recipe(finished), methods=("seq", "mine")))
+    jsonfile.write(tmp_path / "run.json", replace(read_recipe(finished), methods=("seq", "mine")))
     with (
         RunFolder(tmp_path, BENCHMARK) as found,
         pytest.raises(BadRun, match=r"'mine', which is not registered.*--load"),

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clpu import metrics
+from clpu import jsonfile, metrics
 from clpu.methods import METHODS, label_of
 from clpu.requests import Stream
-from clpu.results import DataUsed, Forget, Recipe, Result, alive_after, write_recipe, write_result
-from clpu.runs.recipe import MethodAbout
+from clpu.results import Forget, Result, alive_after, result_path
+from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _forget(run, character, stream, names, number, images, rng):
 def run_folder(folder: Path, without=(), **changes) -> Path:
     """Write a run folder; `without` names methods whose results are left out, as in a run that was killed."""
     made = recipe(**changes)
-    write_recipe(folder, made)
+    jsonfile.write(folder / "run.json", made)
     for method in made.methods:
         if method not in without:
-            write_result(folder, result(made, method))
+            jsonfile.write(result_path(folder, method), result(made, method))
     return folder

@@ -12,7 +12,8 @@ import pytest
 from fabricate import recipe, result, run_folder
 
 from clpu import BadRun, jsonfile
-from clpu.results import Forget, Recipe, Result, read_recipe, read_run, result_path, write_recipe, write_result
+from clpu.results import Forget, Result, read_run, result_path
+from clpu.runs.recipe import Recipe, read_recipe
 
 #: What a recipe may lack.
 OPTIONAL = {
@@ -39,12 +40,12 @@ def folder(template, tmp_path):
 class TestRoundTrip:
     def test_a_recipe_comes_back_equal(self, tmp_path):
         made = recipe(requests="1R 'my task'T 'my task'F")
-        write_recipe(tmp_path, made)
+        jsonfile.write(tmp_path / "run.json", made)
         assert read_recipe(tmp_path) == made
 
     def test_results_come_back_to_the_last_bit(self, tmp_path):
         made = result(recipe(), "der++")
-        path = write_result(tmp_path, made)
+        path = jsonfile.write(result_path(tmp_path, "der++"), made)
         again = jsonfile.read(path, Result)
         assert (again.accuracy == made.accuracy).all()
         assert jsonfile.write(tmp_path / "again.json", again).read_text() == path.read_text()

@@ -205,7 +205,7 @@ def test_ctrl_c_says_what_became_of_the_request(store: Path, data: Path, when: s
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         # A shell that starts the tests in the background has them ignore Ctrl-C, and the child would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # A shell shows 130 for both; CPython ends by the signal itself if the interrupt came while an import ran exec().
     assert done.returncode in (130, -signal.SIGINT), done.stderr

@@ -14,13 +14,15 @@ from clpu.agent import Agent
 from clpu.agent import Progress as Step
 from clpu.data import Task, tasks
 from clpu.errors import BadRequest
-from clpu.requests import Instruction, Request, Stream
+from clpu.requests import Request, Stream, meaning
 
 SETTINGS: dict[str, Any] = {"epochs": 10, "lr": 0.1}
 WORDS = {
-    "learn": "learn task {} permanently",
-    "keep": "make task {} permanent",
-    "nothing": "task {} is permanent already",
+    "learn R": "learn task {} permanently",
+    "learn T": "learn task {} temporarily",
+    "keep R": "make task {} permanent",
+    "nothing R": "task {} is permanent already",
+    "forget F": "forget task {}",
 }
 
 
@@ -44,8 +46,8 @@ def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
         table.add_column(f"task {name}\n{data[name].detail.removeprefix('rotated by ')}", justify="right", min_width=6)
     with _bar(console) as bar:
         for request in stream:
-            meaning = _handle(agent, request, data, bar, console)
-            table.add_row(str(request), meaning, *(_cell(agent, data[name]) for name in stream.tasks))
+            did = _handle(agent, request, data, bar, console)
+            table.add_row(str(request), did, *(_cell(agent, data[name]) for name in stream.tasks))
     console.print(table)
     _compare(console, agent, stream, data)
 
@@ -57,20 +59,11 @@ def _bar(console: Console) -> Progress:
 def _handle(agent: Agent, request: Request, data: dict[str, Task], bar: Progress, console: Console) -> str:
     line = bar.add_task(str(request))
     agent.progress = lambda step: _advance(bar, line, step)
-    known = agent.tasks.get(request.task)
-    if request.instruction is Instruction.FORGET:
-        words = "forget task {}"
-    elif known is None:
-        words = WORDS["learn"] if request.instruction is Instruction.REMEMBER else "learn task {} temporarily"
-    else:
-        words = WORDS["keep"] if known == "T" else WORDS["nothing"]
-    if known is None and request.instruction is not Instruction.FORGET:
-        train = data[request.task].train
-        agent.handle(request, train.x, train.y)
-    else:
-        agent.handle(request)
+    what = meaning(request, agent.tasks, agent.forgets)
+    train = data[request.task].train if what == "learn" else None
+    agent.handle(request, *((train.x, train.y) if train else ()))
     bar.remove_task(line)
-    return words.format(request.task)
+    return WORDS[f"{what} {request.instruction}"].format(request.task)
 
 
 def _advance(bar: Progress, line: object, step: Step) -> None:

@@ -10,8 +10,26 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from clpu.errors import BadSetting
+
+
+def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """The seeds of an agent's replicas; `BadSetting` unless they are different integers."""
+    try:
+        listed = list(seeds)
+    except TypeError:
+        raise BadSetting(f"seeds must be a list of integers, got {seeds!r:.80}") from None
+    if not listed or any(isinstance(s, bool) or not isinstance(s, (int, np.integer)) for s in listed):
+        raise BadSetting(f"seeds must be one or more integers, got {listed!r:.80}")
+    if any(abs(int(s)) >= 2**63 for s in listed):
+        raise BadSetting("seeds must fit into 64 bits")
+    if len(set(listed)) < len(listed):
+        raise BadSetting(f"seeds must differ from each other, got {listed!r:.80}")
+    return tuple(int(s) for s in listed)
 
 
 def generator(seed: int, task: str | None, purpose: str) -> torch.Generator:

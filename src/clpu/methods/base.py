@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
@@ -40,6 +41,17 @@ def register(cls: M) -> M:
         raise BadSetting(f"there is a method {cls.name!r} already; give yours a different name")
     METHODS[cls.name] = cls
     return cls
+
+
+def find_method(method: object) -> type[Method]:
+    """The method of that name, or the class itself; `BadSetting` for anything else."""
+    if isinstance(method, type) and issubclass(method, Method):
+        if inspect.isabstract(method) or not isinstance(getattr(method, "name", None), str):
+            raise BadSetting(f"{method.__name__} is not a complete method: it needs a name and a learn()")
+        return method
+    if not isinstance(method, str) or method not in METHODS:
+        raise BadSetting(f"method must be one of {', '.join(METHODS)} or a Method class, got {method!r:.80}")
+    return METHODS[method]
 
 
 def label_of(name: str) -> str:

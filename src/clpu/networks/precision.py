@@ -1,4 +1,4 @@
-"""Where convolutions in bfloat16 are faster than in float32, by what the device says about itself."""
+"""Devices: whether one can be used, and whether convolutions in bfloat16 are faster there than in float32."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from pathlib import Path
 
 import torch
 
+from clpu.errors import BadSetting
+
 #: Instructions that multiply in bfloat16, as Linux calls them. Without them it is emulated: 2 to 10 times slower.
 _FLAGS = {"avx512_bf16", "amx_bf16"}
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device of that name; `BadSetting` if it cannot be used."""
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).cpu()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise BadSetting(f"device {device!r:.40} cannot be used: {str(error).splitlines()[0]:.200}") from None
+    return chosen
 
 
 def bfloat16_is_fast(device: torch.device) -> bool:

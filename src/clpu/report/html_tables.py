@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clpu.report import formatting
 from clpu.report.summary import METRIC_KEYS, PRIVACY, Estimate, Row, best
-from clpu.report.tables import ARROWS, BOLD, FINE_DIGITS, LABELS, WITH_SPREAD, Group, excluding
+from clpu.report.tables import BOLD, FINE_DIGITS, WITH_SPREAD, Group, excluding, title
 from clpu.results import Result, Run
 
 
@@ -56,9 +56,9 @@ def main_table(rows: Sequence[Row]) -> Table:
         cells = []
         for key in METRIC_KEYS:
             below = _next_to_paper(row, key) if key in ("acc", "fm") else ()
-            cells.append(_metric(key, row.metrics[key], row.method in winners[key], below, _title(key)))
+            cells.append(_metric(key, row.metrics[key], row.method in winners[key], below, title(key)))
         for key in PRIVACY if compared else ():
-            label = f"{_title(key)} (authors' script)"
+            label = f"{title(key)} (authors' script)"
             won = row.method in published[key]
             cells.append(_metric(key, row.published[key], won, _next_to_paper(row, key), label))
         traits = {"upper-bound": row.about.upper_bound, "exact": row.about.exact}
@@ -76,12 +76,8 @@ def main_table(rows: Sequence[Row]) -> Table:
             "ours computed in the same way (authors' script). Δ is ours − paper; ✓ marks ACC and FM within the larger "
             "of 0.7 points and twice the paper's standard deviation."
         )
-    head = ["Method", *(_title(key) for key in [*METRIC_KEYS, *(PRIVACY if compared else ())])]
+    head = ["Method", *(title(key) for key in [*METRIC_KEYS, *(PRIVACY if compared else ())])]
     return Table(head, lines, groups, note, style="main")
-
-
-def _title(key: str) -> str:
-    return f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
 
 
 def _metric(key: str, estimate: Estimate, bold: bool, below: tuple[str, ...], label: str) -> Cell:
@@ -129,7 +125,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
             cells += [_compared(found.get(method), base, key) for key in keys]
         lines.append(Line(rows[method].label, cells))
     return Table(
-        head=["Method", *(_title(key) for _ in groups for key in keys)],
+        head=["Method", *(title(key) for _ in groups for key in keys)],
         lines=lines,
         groups=[(run.name, len(keys)) for run, _ in groups],
         note="Metrics as the paper defines them. Small print: difference from the first run of the same benchmark.",

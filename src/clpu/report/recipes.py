@@ -9,7 +9,8 @@ from typing import Any
 
 from clpu.report.html_tables import Cell, Line, Table
 from clpu.report.machines import NOT_RECORDED, computed_on, keys_of
-from clpu.results import Recipe, Run
+from clpu.results import Run
+from clpu.runs.recipe import Recipe
 from clpu.terminal import duration
 
 

@@ -6,13 +6,14 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clpu import metrics
 from clpu.report import formatting
 from clpu.report.machines import keys_of, mixture
 from clpu.report.summary import METRIC_KEYS, PRIVACY, Estimate, Row, best, deviation
-from clpu.results import Recipe, Run
+from clpu.results import Run
+from clpu.runs.recipe import Recipe
 
 LABELS = {"acc": "ACC", "fm": "FM", "ijsd": "IJSD", "ajsd": "AJSD", "js_ratio": "JS-ratio", "irr": "IRR"}
 ARROWS = {"acc": "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
@@ -27,6 +28,11 @@ BOLD = "Bold: the best value, and values whose 95% intervals overlap that of the
 EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc", "class_incremental_acc")
 
 Group = tuple[Run, Sequence[Row]]
+
+
+def title(key: str) -> str:
+    """Return the title of a metric's column: `ACC ↑`."""
+    return f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
 
 
 def excluding(rows: Sequence[Row]) -> str:
@@ -93,12 +99,14 @@ def csv_columns() -> list[str]:
 
 def to_csv(groups: Sequence[Group]) -> str:
     """Return `table.csv`: numbers with 6 significant digits; empty where a metric does not exist."""
+    return _csv(csv_columns(), [_csv_row(run, row) for run, rows in groups for row in rows])
+
+
+def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, str | float]]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, csv_columns(), lineterminator="\n")
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    for run, rows in groups:
-        for row in rows:
-            writer.writerow({key: _cell(value) for key, value in _csv_row(run, row).items()})
+    writer.writerows({key: _cell(value) for key, value in line.items()} for line in lines)
     return out.getvalue()
 
 
@@ -134,9 +142,7 @@ def to_matrix(groups: Sequence[Group]) -> str:
     tasks = list(dict.fromkeys(t for run, rows in groups for row in rows for t in run.results[row.method].tasks))
     columns = ["run", "benchmark", "method", "request_number", "request", "alive", "bytes", "seconds"]
     columns += [f"acc_{task}{end}" for task in tasks for end in ("", "_std")]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
+    lines = []
     for run, rows in groups:
         for row in rows:
             result = run.results[row.method]
@@ -153,8 +159,8 @@ def to_matrix(groups: Sequence[Group]) -> str:
                 }
                 for task, accuracy in zip(result.tasks, 100 * result.accuracy[i]):
                     values |= {f"acc_{task}": float(accuracy.mean()), f"acc_{task}_std": deviation(accuracy)}
-                writer.writerow({key: _cell(value) for key, value in values.items()})
-    return out.getvalue()
+                lines.append(values)
+    return _csv(columns, lines)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -208,34 +214,30 @@ def _code(text: str) -> str:
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:
-    def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
+    winners = {key: best(rows, key, FINE_DIGITS[key]) for key in METRIC_KEYS}
+
+    def cell(row: Row, key: str) -> str:
         text = with_spread(row.metrics[key], FINE_DIGITS[key], spread=key in WITH_SPREAD)
         return f"**{text}**" if row.method in winners[key] else text
 
-    return _markdown(rows, cell, {key: best(rows, key, FINE_DIGITS[key]) for key in METRIC_KEYS})
+    return _markdown(rows, cell)
 
 
 def _markdown_comparison(rows: Sequence[Row]) -> str:
-    def cell(row: Row, key: str, winners: dict[str, set[str]]) -> str:
+    def cell(row: Row, key: str) -> str:
         ours = formatting.number(row.comparable(key).value)
         if key not in row.paper:
             return ours
         return f"{ours} / {formatting.number(row.paper[key])} ({formatting.number(row.difference(key), sign=True)})"
 
-    return _markdown(rows, cell, {})
+    return _markdown(rows, cell)
 
 
-def _markdown(
-    rows: Sequence[Row], cell: Callable[[Row, str, dict[str, set[str]]], str], winners: dict[str, set[str]]
-) -> str:
-    titles = [
-        f"{LABELS[key]} {ARROWS.get(key, '')}".strip() + (" (%)" if key in ("acc", "fm") else "") for key in METRIC_KEYS
-    ]
+def _markdown(rows: Sequence[Row], cell: Callable[[Row, str], str]) -> str:
+    titles = [title(key) + (" (%)" if key in ("acc", "fm") else "") for key in METRIC_KEYS]
     lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(METRIC_KEYS)]
     for row in rows:
-        lines.append(
-            f"| {_markdown_text(row.label)} | " + " | ".join(cell(row, key, winners) for key in METRIC_KEYS) + " |"
-        )
+        lines.append("| " + " | ".join([_markdown_text(row.label), *(cell(row, key) for key in METRIC_KEYS)]) + " |")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from clpu import terminal
 from clpu.metrics.learning import Floats
 from clpu.report import distinct, formatting
 from clpu.report.summary import METRIC_KEYS, Estimate, Row, best, deviation, paired_differences, summarise
-from clpu.report.tables import ARROWS, DIGITS, LABELS, WITH_SPREAD, caveats, heading, with_spread
+from clpu.report.tables import DIGITS, WITH_SPREAD, caveats, heading, title, with_spread
 from clpu.results import Run
 
 # Width from which the table has standard deviations.
@@ -37,8 +37,8 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
         console.print()
     if len(runs) == 2 and (paired := paired_differences(*runs)):
         first, second = distinct(runs)
-        title = f"Paired difference in ACC, {second.name} − {first.name}, in points:"
-        console.print(terminal.text(title, style="bold"))
+        paired_title = f"Paired difference in ACC, {second.name} − {first.name}, in points:"
+        console.print(terminal.text(paired_title, style="bold"))
         console.print(_paired(paired, first))
 
 
@@ -82,6 +82,5 @@ def _empty() -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("Method", no_wrap=True)
     for key in METRIC_KEYS:
-        label = f"{LABELS[key]} {ARROWS.get(key, '')}".strip()
-        result.add_column(terminal.text(label), justify="right", no_wrap=True)
+        result.add_column(terminal.text(title(key)), justify="right", no_wrap=True)
     return result

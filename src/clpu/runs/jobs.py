@@ -80,16 +80,8 @@ class Job:
     def costs(self) -> list[float]:
         """The rough cost of each request; never nothing, so that every request moves the bar."""
         learn, keep, forget = METHODS[self.method].costs if self.method in METHODS else Method.costs
-        known: set[str] = set()
-        costs = []
-        for request in Stream(self.requests):
-            if request.instruction is Instruction.FORGET:
-                costs.append(forget + 0.02)
-                known.discard(request.task)
-            else:
-                costs.append((keep if request.task in known else learn) + 0.02)
-                known.add(request.task)
-        return [cost * len(self.seeds) for cost in costs]
+        costs = {"learn": learn, "keep": keep, "nothing": keep, "forget": forget}
+        return [(costs[what] + 0.02) * len(self.seeds) for _, what, _ in Stream(self.requests).walk()]
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class DurableAgent(Agent):
             with self._following:
                 if store.follow():
                     state = store.reload()
-                    check_state(self._built(self._settings_of(state, None)), state)
+                    check_state(self._handler.build_for(state), state)
                     self._current = state
         return self._current
 
