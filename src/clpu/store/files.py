@@ -333,6 +333,14 @@ class Files:
         return error
 
 
+def open_folder(path: Path) -> Files:
+    """The folder of a store; `BadStore` if there is none."""
+    try:
+        return Files(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadStore(f"there is no store at {path}; create one with `clpu init {path}`") from None
+
+
 def make_folders(folder: Path, made: list[Path]) -> None:
     """Make a folder and its missing parents, each durable; those that were made are added to `made`."""
     for path in [*reversed(folder.absolute().parents), folder.absolute()]:

@@ -18,7 +18,7 @@ from clpu.errors import BadStore, Error
 from clpu.io import sha256
 from clpu.state import State
 from clpu.store.contents import Part, assemble, check_whole
-from clpu.store.files import Files, failures
+from clpu.store.files import failures, open_folder
 from clpu.store.format import (
     ABOUT,
     HEAD,
@@ -106,19 +106,13 @@ class Folder:
         self._parts: dict[str, Part] = {}
         self._entries: dict[str, bytes] = {}
         with failures(self.path, "opened"):
-            self._open()
+            self.files = open_folder(self.path)
             try:
                 self.about = self._read_about()
                 self._open_keys()
             except BaseException:
                 self.close()
                 raise
-
-    def _open(self) -> None:
-        try:
-            self.files = Files(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {self.path}; create one with `clpu init {self.path}`") from None
 
     def _read_about(self) -> About:
         try:
@@ -209,7 +203,7 @@ class Folder:
         """Read the state again, after `follow` said that it has changed; what did not change is not read again."""
         if self.files.moved():
             self.close()
-            self._open()
+            self.files = open_folder(self.path)
             self.about = self._read_about()
             self._open_keys()
         return self.load()

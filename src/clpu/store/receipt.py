@@ -16,7 +16,7 @@ from typing import Any
 from clpu.errors import BadReceipt, BadStore
 from clpu.io import canonical
 from clpu.store.contents import FORGETS
-from clpu.store.files import Files, failures
+from clpu.store.files import failures, open_folder
 from clpu.store.format import ABOUT, LONGEST_JSON, About, is_hex
 from clpu.store.sealing import public_key, sign, signed_by
 
@@ -228,10 +228,7 @@ def read_receipt(path: Path) -> Receipt:
 def store_identity(path: Path) -> str:
     """The public key with which a store signs."""
     with failures(path, "read"):
-        try:
-            files = Files(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {path}") from None
+        files = open_folder(path)
         try:
             return About.from_bytes(files.read(ABOUT, LONGEST_JSON)).identity
         except FileNotFoundError:

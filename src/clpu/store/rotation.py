@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clpu.errors import BadKeys, BadStore
 from clpu.io import write_atomically
-from clpu.store.files import PART, Files, failures, make_folders, refuse_inside
+from clpu.store.files import PART, Files, failures, make_folders, open_folder, refuse_inside
 from clpu.store.folder import Access
 from clpu.store.format import (
     ABOUT,
@@ -73,10 +73,7 @@ def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int
     access, folder = access or Access(), Path(path)
     names, permanent, identity = _read_recovery(recovery)
     with failures(folder, "recovered"):
-        try:
-            files = Files(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {folder}") from None
+        files = open_folder(folder)
         try:
             files.lock(access.wait)
             about = About.from_bytes(files.read(ABOUT, LONGEST_JSON))

@@ -13,7 +13,7 @@ import typer
 from clpu import terminal
 from clpu.errors import BadReceipt, BadRequest
 from clpu.options import Load, load_files
-from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, writes
+from clpu.store.commands.options import Json, OneTask, Opening, Signer, Store, Threads, opens, writes
 from clpu.store.commands.requests import store_request, working_agent
 
 if TYPE_CHECKING:
@@ -233,39 +233,29 @@ def expire(
     store_request(store, opening, request)
 
 
+@opens
 def verify_receipt(
     receipt: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt.", show_default=False)],
-    store: Annotated[
-        Path | None, typer.Option("--store", metavar="STORE", help="Check that this store signed it.")
-    ] = None,
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="HEX", help="Check that this public key signed it.")
-    ] = None,
+    signer: Signer,
 ) -> None:
     """Check a receipt's signature and show what it says."""
     from clpu.store.output import show_receipt
     from clpu.store.receipt import read_receipt
 
     found = read_receipt(receipt)
-    expected = _signers(store, identity)
-    found.verify()
-    for signer in expected:
-        found.verify(signer)
-    show_receipt(found, checked=bool(expected))
+    expected = signer.key()
+    found.verify(expected)
+    show_receipt(found, checked=expected is not None)
 
 
 journal_app = typer.Typer(no_args_is_help=True, help="The journal of forgets, if you keep one.")
 
 
 @journal_app.command("verify")
+@opens
 def verify_journal(
     journal: Annotated[Path, typer.Argument(metavar="FILE", help="The journal.", show_default=False)],
-    store: Annotated[
-        Path | None, typer.Option("--store", metavar="STORE", help="Check that this store signed it.")
-    ] = None,
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="HEX", help="Check that this public key signed it.")
-    ] = None,
+    signer: Signer,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", metavar="FOLDER", help="Check that each receipt here is in it.")
     ] = None,
@@ -274,25 +264,11 @@ def verify_journal(
     """Check that no entry of a journal is missing or changed."""
     from clpu.store.journal import verify_journal as verify
 
-    expected = _signers(store, identity)
-    entries = verify(journal, expected[0] if expected else None, receipts)
+    entries = verify(journal, signer.key(), receipts)
     if json:
         terminal.say_json(entries)
     else:
         terminal.say(f"{len(entries)} entries, none missing or changed; the last is of {entries[-1]['done']}")
-
-
-def _signers(store: Path | None, identity: str | None) -> list[str]:
-    """The public keys that are expected to have signed; those of --store and --identity must be the same."""
-    from clpu.store.format import is_hex
-    from clpu.store.receipt import store_identity
-
-    if identity is not None and not is_hex(identity.lower(), 32):
-        raise BadReceipt(f"--identity is 64 hexadecimal digits, got {identity!r:.80}")
-    found = [*([store_identity(store)] if store is not None else []), *([identity.lower()] if identity else [])]
-    if len(set(found)) > 1:
-        raise BadReceipt(f"--identity is {found[1]}, but the store signs with {found[0]}")
-    return found
 
 
 def _count(things: Sized, name: str) -> str:
