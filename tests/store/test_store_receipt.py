@@ -20,6 +20,7 @@ from storekit import (
     injected,
     picture,
     picture_without_secrets,
+    settings,
     synthetic,
 )
 from typer.testing import CliRunner, Result
@@ -498,15 +499,18 @@ class TestExpiry:
         with open_store(two) as agent:
             assert agent.tasks == {"1": "R", "2": "T", "3": "T", "young": "T", "kept": "R"}
 
-    def test_an_interrupted_expiry_completes_its_receipts(self, two: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("method", ["clpu-der++", "er"])
+    def test_an_interrupted_expiry_completes_its_receipts(self, tmp_path: Path, method: str) -> None:
+        create(tmp_path / "store", method, **settings(method)).close()
+        follow(tmp_path / "store", "1R 2T")
         (tmp_path / "receipts").mkdir()
-        with Store(two, write=True) as store:
+        with Store(tmp_path / "store", write=True) as store:
             store.load()
             pending = forgetting._Pending(store, order())
             (tmp_path / "receipts" / "x.json").write_text(pending.to_json())
-        run("expire", two, "--receipts", tmp_path / "receipts")
+        run("expire", tmp_path / "store", "--receipts", tmp_path / "receipts")
         read_receipt(tmp_path / "receipts" / "x.json").verify()
-        with open_store(two) as agent:
+        with open_store(tmp_path / "store") as agent:
             assert "2" not in agent.tasks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sized
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,11 +116,7 @@ def _forget_all(
         if len(orders) > 1 and (place is None or not place.exists()):
             state = forgetting.without(state, **order.scope)
     for order, place in zip(orders, places):
-
-        def act(scope: Any, order: Order = order) -> None:
-            with working_agent(opened, order.threads) as agent:
-                agent.forget(**scope)
-
+        act = partial(_ask, opened, order.threads)
         if place is None and exact:
             forgetting.forget(opened, **order.scope)
         elif place is None:
@@ -132,6 +129,12 @@ def _forget_all(
     many = "forgotten" if len(orders) == 1 else f"{len(orders)} requests carried out"
     where = receipt if receipts is None else receipts
     return f"{many}{note}" + (f"; the receipt is in {where}" if where else "")
+
+
+def _ask(opened: OpenStore, threads: int, scope: Any) -> None:
+    """Forget with the method itself, for those that are not exact."""
+    with working_agent(opened, threads) as agent:
+        agent.forget(**scope)
 
 
 def _book(opened: OpenStore, journal: Path | None, receipts: Path | None) -> Book | None:
@@ -220,7 +223,7 @@ def expire(
     def request(opened: OpenStore) -> str:
         book = _book(opened, journal, receipts)
         if receipts is not None:  # what an earlier attempt left, in the receipts or in the journal, is completed
-            found = list(receipts_in(opened, receipts))
+            found = list(receipts_in(opened, receipts, partial(_ask, opened, threads)))
             if book is not None:
                 book.append(found)
         fixed: dict[str, Any] = {"reason": "expired", "digests": digests, "threads": threads}
