@@ -168,7 +168,7 @@ def test_a_kill_within_a_request_about_many_people_leaves_all_or_nothing(
 def test_a_kill_at_every_change_and_at_random_moments_leaves_all_or_nothing(
     victim: Victim, tmp_path: Path, name: str
 ) -> None:
-    request, luck = Requested(store_of_people(tmp_path / "people", 50), tmp_path, name), random.Random(3)
+    request, luck = Requested(store_of_people(tmp_path / "people", 12), tmp_path, name), random.Random(3)
     found = [request.killed(victim, at)[0] for at in range(request.changes)]
     assert set(found) == {"old", "new"}
     for _ in range(60):

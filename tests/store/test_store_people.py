@@ -171,4 +171,4 @@ def test_a_failing_operation_in_a_request_about_many_people_leaves_all_or_nothin
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ABOUT_PEOPLE)
 def test_every_operation_of_a_request_about_many_people_may_fail(tmp_path: Path, name: str) -> None:
-    check_faults(store_of_people(tmp_path / "people", 50), tmp_path, name, None)
+    check_faults(store_of_people(tmp_path / "people", 12), tmp_path, name, None)
