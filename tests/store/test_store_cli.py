@@ -87,6 +87,12 @@ def test_nothing_else_is_written_into_a_store(store: Path, data: Path, arguments
     assert picture(store) == before
 
 
+def test_a_folder_is_not_taken_for_a_file_to_write(store: Path, data: Path) -> None:
+    (data / "folder").mkdir()
+    for arguments in (["show", store, "two", "--out"], ["forget", store, "two", "--receipt"]):
+        assert "is a folder" in run(*arguments, data / "folder", code=1).stderr
+
+
 def test_an_approximate_method_says_so(data: Path) -> None:
     assert "approximate" in run("init", data / "er", "--method", "er", *SMALL).output
     run("learn", data / "er", "one", "--data", data / "1.npz", "--temporary")

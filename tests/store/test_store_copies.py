@@ -1,5 +1,6 @@
 """A copy of a store never harms the original, and every mismatch of folder and keys is told apart from damage."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from storekit import (
     crashing,
     digest_after,
     examples,
+    failing,
     follow,
     handle,
     injected,
@@ -190,6 +192,38 @@ def test_a_clone_is_a_store_of_its_own(apart: Path) -> None:
     ):
         assert new.secrets.names != old.secrets.names
         assert new.about.identity != old.about.identity
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_interrupted_clone_is_there_completely_or_not_at_all(apart: Path, here: bool) -> None:
+    def act(number: int) -> None:
+        keys = None if here else apart / f"{number} keys"
+        clone_store(apart / "store", apart / str(number), Access(apart / "keys"), Access(keys))
+
+    with injected() as injector:
+        act(-1)
+    with open_store(apart / "-1", keys=None if here else apart / "-1 keys") as agent:
+        assert agent.digest() == digest_after("1R 2T 3T")
+    for at in range(0, len(injector.calls), 11):
+        with injected(Fault(crashing, at, sticky=True)), pytest.raises(Crash):
+            act(at)
+        assert not (apart / str(at)).exists()
+    with injected(Fault(failing(errno.ENOSPC), len(injector.calls) - 9)), pytest.raises(clpu.StoreFailed):
+        act(-2)
+    assert not [path for path in apart.iterdir() if path.name.startswith(".-2")], "a failure leaves nothing"
+
+
+def test_a_clone_takes_no_place_that_is_taken(apart: Path) -> None:
+    (apart / "taken").mkdir()
+    (apart / "taken" / "keys").mkdir()
+    (apart / "file").touch()
+    before = picture(apart)
+    for target, keys in (("taken", None), ("store", None), ("file", None), ("new", "new/keys")):
+        with pytest.raises(clpu.Error):
+            clone_store(apart / "store", apart / target, Access(apart / "keys"), Access(keys and apart / keys))
+        assert picture(apart) == before
+    (apart / "taken" / "keys").rmdir()
+    assert clone_store(apart / "store", apart / "taken", Access(apart / "keys")) == 3
 
 
 def test_a_moved_store_is_adopted(apart: Path) -> None:

@@ -358,9 +358,11 @@ def make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def refuse_inside(store: Path, path: Path) -> None:
-    """Refuse a place in the store for something else: a forget would not reach it there."""
-    if store.resolve() in path.resolve().parents:
+    """Refuse a place in the store for a file that is something else: a forget would not reach it there."""
+    if store.resolve() in (path.resolve(), *path.resolve().parents):
         raise BadRequest(f"{path} is inside the store, which holds nothing but itself; choose a different path")
+    if path.is_dir():
+        raise BadRequest(f"{path} is a folder; give the path of a file")
 
 
 def _flush(fd: int) -> None:
