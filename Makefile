@@ -83,7 +83,7 @@ $(VENV)/bin/python:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# torch comes first and pinned, so that no other package's range pulls in another build of it.
+# torch comes first and pinned, so that no other package's range pulls in a different build of it.
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	@echo "installing torch (a minute or two, once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch

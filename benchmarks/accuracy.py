@@ -57,7 +57,7 @@ def heavy_tails() -> Data:
 
 
 def rare_class_with_gaps() -> Data:
-    """5 % of the examples are of the second class, 5 % of the values are missing, and one column is constant."""
+    """5% of the examples are of the second class, 5% of the values are missing, and one column is constant."""
     x, y = make_classification(4000, 10, n_informative=5, weights=[0.95], class_sep=1.2, flip_y=0.01, random_state=10)
     x = x * 100 + 1e4
     x[np.random.default_rng(10).random(x.shape) < 0.05] = np.nan

@@ -1,4 +1,4 @@
-"""How the cost of learning grows with replicas, with tasks and with data; draws docs/growth.svg if told to.
+"""Measure how the cost of learning grows with replicas, tasks and data; draws docs/growth.svg on request.
 
 Each curve is the best of several rounds in one process with one thread; the points of a curve take turns.
 
@@ -41,7 +41,7 @@ def best(sides: Mapping[int, Callable[[], float]]) -> dict[int, float]:
 
 
 def learning(agent: clpu.Agent, name: str, images: int = 1600) -> Callable[[], float]:
-    """Seconds to learn one more task for good."""
+    """Seconds to learn one more task permanently."""
 
     def run() -> float:
         copy = agent.copy()
@@ -53,7 +53,7 @@ def learning(agent: clpu.Agent, name: str, images: int = 1600) -> Callable[[], f
 
 
 def with_tasks(method: str, count: int, replicas: int = 5) -> clpu.Agent:
-    """An agent that remembers so many tasks."""
+    """An agent that remembers this many tasks."""
     agent = clpu.Agent(method, seeds=range(replicas), epochs=1)
     for i in range(count):
         agent.learn(str(i), SOME[0][:320], SOME[1][:320])
@@ -68,13 +68,13 @@ def by_replicas(method: str) -> dict[int, float]:
 
 
 def by_tasks(method: str) -> dict[int, float]:
-    """Microseconds a step and model while so many tasks are remembered."""
+    """Microseconds per step and model while this many tasks are remembered."""
     seconds = best({n: learning(with_tasks(method, n), "next") for n in (0, 1, 2, 4, 8, 16, 32)})
     return {n: 1e6 * s / 50 / 5 for n, s in seconds.items()}
 
 
 def by_data(method: str) -> dict[int, float]:
-    """Seconds to learn a second task of so many images, five replicas."""
+    """Seconds to learn a second task of this many images, five replicas."""
     global SOME
     agent = with_tasks(method, 1)
     SOME = task(16_000)

@@ -1,4 +1,4 @@
-"""How long a durable agent takes to open, to tell its status and to forget, with 1 to 100 and with 10,000 tasks.
+"""Measure how long a durable agent takes to open, print its status and forget, with 1 to 100 and with 10,000 tasks.
 
     python benchmarks/store_times.py [--folder PATH] [--repeat 9]
 
@@ -90,7 +90,7 @@ def measure(path: Path, repeat: int, x: np.ndarray, y: np.ndarray) -> tuple[list
 
 
 def measure_many(path: Path, tasks: int, repeat: int) -> tuple[float, float, float]:
-    """Seconds of CPU to open a store of so many temporary tasks, to forget one, and in all for that on the clock."""
+    """Seconds of CPU to open a store of this many temporary tasks, to forget one, and in all for that on the clock."""
     about = {"method": "none", "network": "none", "forgets": "tasks", "settings": {}, "seeds": [0]}
     facts = {"labels": [0, 1], "inputs": {"shape": [4], "integer": False}, "steps": 1}
     leaf = Leaf({"rows": torch.arange(8)})

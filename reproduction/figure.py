@@ -40,7 +40,7 @@ def style() -> str:
 
 
 def draw() -> str:
-    """Two panels side by side with a key below, on a ground of their own: readable on pages of any colour."""
+    """Two panels side by side with a key below, on their own background: readable on pages of any colour."""
     run = read_run(RUN)
     rows = {row.method: row for row in summarise(run)}
     chance = [1 / classes for classes in run.recipe.data.classes]

@@ -1,10 +1,10 @@
-"""What the parts of CLPU-Live bring, and when a merge costs much: data (CSV) and figures (SVG).
+"""Measure what each part of CLPU-Live contributes, and when a merge costs much: data (CSV) and figures (SVG).
 
     python reproduction/live_study.py ablation       which part brings how much: rot- and perm-MNIST
     python reproduction/live_study.py memory         loss of the merge against the size of the memory
     python reproduction/live_study.py tasks          against the number of tasks: 20, every third one merged later
     python reproduction/live_study.py relatedness    against the angle between two rotated tasks
-    python reproduction/live_study.py audit          how well an audit tells DER++, against that angle
+    python reproduction/live_study.py audit          how well an audit detects DER++, against that angle
     python reproduction/live_study.py draw           docs/live-*.svg from the CSV files
 
 Everything is at the profile `small` (6,000 training images, ten passes at 0.05, the MLP) with five seeds, measured on

@@ -84,8 +84,8 @@ def main(stream: str = "perm-mnist", images: str = "60000", only: str = "") -> N
             accuracy.append(rows)
             alive.append([TASKS.index(t) for t in agent.tasks])
         learned, forgot = accuracy_and_forgetting(np.array(accuracy), alive)
-        figures = f"ACC {100 * learned.mean():.2f} ± {100 * learned.std(ddof=1):.2f}, FM {100 * forgot.mean():.2f}"
-        print(f"{method.name}, {stream}, {images} images a task: {figures}", flush=True)
+        metrics = f"ACC {100 * learned.mean():.2f} ± {100 * learned.std(ddof=1):.2f}, FM {100 * forgot.mean():.2f}"
+        print(f"{method.name}, {stream}, {images} images per task: {metrics}", flush=True)
 
 
 if __name__ == "__main__":

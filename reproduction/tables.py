@@ -3,7 +3,7 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table stands between `<!-- learning: FOLDER -->` (or privacy, ablation, order) and `<!-- end -->`.
+A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order) and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def within(row: Row, key: str) -> bool:
 
 
 def learning(folder: str) -> str:
-    """ACC and FM beside the paper's."""
+    """ACC and FM next to the paper's."""
     scale = profile(read_run(HERE / folder).recipe)
     body = []
     for row in rows(folder):
@@ -62,7 +62,7 @@ def learning(folder: str) -> str:
 
 
 def privacy(folder: str) -> str:
-    """The four privacy figures by the definition, and as published beside the printed ones."""
+    """The four privacy metrics by the definition, and as published next to the printed ones."""
     body = []
     for row in rows(folder):
         cells = [row.label]
@@ -92,7 +92,7 @@ def ablation(text: str) -> str:
 
 
 def order(folders: str) -> str:
-    """The methods by ACC, in the paper and in each run, and how far the two orders agree (Spearman), Ind aside."""
+    """The methods by ACC, in the paper and in each run, and how far the two orders agree (Spearman), excluding Ind."""
     body = []
     for folder in folders.split(", "):
         rivals = [row for row in rows(folder) if not row.about.upper_bound]

@@ -29,7 +29,7 @@ PRETENCES = {
 
 
 def within(capability: str) -> list[str]:
-    """What a CPU can pretend to be without being told to run code that it does not have.
+    """The CPUs that this one can pretend to be without running instructions that it lacks.
 
     >>> within("AVX2")
     ['DEFAULT', 'AVX2']

@@ -150,7 +150,7 @@ def assert_rounded(got, expected, start, name, units=64):
 
 
 def assert_equal(one, two):
-    """Two models have the same parameters, bit by bit."""
+    """Two models have the same parameters, bit for bit."""
     assert [n for n, _ in one.named_parameters()] == [n for n, _ in two.named_parameters()]
     for (name, a), b in zip(one.named_parameters(), two.parameters()):
         assert torch.equal(a, b), name

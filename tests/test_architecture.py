@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "clpu"
 PAGE = ROOT / "docs" / "architecture.md"
 
-#: From what people call to what everything stands on. A layer imports from those below it only.
+#: From the parts that people call to those that everything uses. A layer imports from those below it only.
 LAYERS = (
     ("cli", "testing"),
     ("audit", "bench"),
@@ -26,6 +26,7 @@ LAYERS = (
     ("networks",),
     ("bases",),
     ("learning", "data"),
+    ("workers",),
     ("state", "settings", "machine", "terminal", "tables"),
     ("labels",),
     ("requests", "threads", "jsonfile", "isolation", "scaling", "auto", "holdout"),

@@ -3,8 +3,11 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def clpu(*arguments):
@@ -44,6 +47,12 @@ def test_the_demonstration_shows_that_another_method_leaves_a_trace():
     shown = clpu("demo", "--requests", "1T 1F", "--method", "seq")
     assert shown.returncode == 0
     assert "Different" in shown.stdout
+
+
+def test_the_demonstration_takes_a_method_from_a_file_and_one_without_epochs():
+    shown = clpu("demo", "--requests", "1T 1F", "--load", str(EXAMPLES / "ridge.py"), "--method", "ridge-head")
+    assert shown.returncode == 0, shown.stderr
+    assert "Identical, bit for bit" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -204,12 +204,12 @@ def test_the_squared_error_has_less_weight_where_steps_are_large_for_it(lr, clas
 @pytest.mark.parametrize("steepest", [400, 1e-9])
 def test_with_less_weight_large_steps_do_not_ruin_a_merge(steepest, monkeypatch):
     monkeypatch.setattr(clpu_live, "STEEPEST", steepest)
-    digits, agent = clpu.data.load("digits").train, Agent("clpu-live", epochs=10, lr=0.1, seeds=[0, 1])
+    digits, agent = clpu.data.load("digits").train, Agent("clpu-live", epochs=10, lr=0.2, seeds=[0, 1])
     for task, classes in {"1": [0, 1, 2, 3], "2": [4, 5, 6], "4": [7, 8, 9]}.items():
         rows = np.flatnonzero(np.isin(digits.y, classes))[:320]
         agent.learn(task, digits.x[rows], digits.y[rows], temporary=task == "2")
     worst = min(change.after for change in agent.keep("2").memory.values())
-    assert worst > 0.9 if steepest == 400 else worst < 0.8
+    assert worst > 0.9 if steepest == 400 else worst < 0.6  # 0.99 and 0.27, with either learner
 
 
 def test_where_nothing_is_remembered_the_temporary_network_becomes_the_main_one():

@@ -3,12 +3,10 @@
 import pytest
 
 from clpu.methods import METHODS
-from clpu.testing import (
-    a_request_leaves_its_state_alone,
-    an_interrupted_request_changes_nothing,
-    checks_for,
-    forgetting_is_removing_the_task,
-)
+from clpu.testing import checks_for
+from clpu.testing.behaviour import an_interrupted_request_changes_nothing
+from clpu.testing.forgetting import forgetting_is_removing_the_task
+from clpu.testing.states import a_request_leaves_its_state_alone
 
 
 @pytest.mark.parametrize(

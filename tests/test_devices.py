@@ -1,7 +1,7 @@
-"""No GPU is at hand, but every tensor operation can be asked where its tensors lie.
+"""No GPU is available, but every tensor operation can be asked on which devices its tensors are.
 
 The agent lives on torch's "meta" device, which has shapes but no numbers, and random numbers are drawn on the CPU as
-always. An operation that a GPU would refuse, because its tensors lie on two devices, is refused here.
+always. An operation that a GPU would refuse, because its tensors are on two devices, is refused.
 """
 
 from contextlib import nullcontext, suppress
@@ -30,7 +30,7 @@ SMALL = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatt
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses operations on tensors of two devices; single numbers may lie anywhere."""
+    """Refuses operations on tensors of two devices; single numbers may be anywhere."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.dim()]

@@ -34,11 +34,11 @@ NEEDS_MNIST = "needs MNIST, and trains for minutes"
 NEEDS_RAY = "needs Ray, which is optional; see `make test-ray`"
 NEEDS_GPU = "needs CIFAR and a GPU"
 
-#: Commands that are not run as they stand: what is run instead, and why.
+#: Commands that are not run as written: what is run instead, and why.
 INSTEAD = {
     "make demo": (NOTHING, "builds the environment; CI and every user start with it"),
     "make test": (NOTHING, "would run this test again"),
-    ". .venv/bin/activate": (NOTHING, "the test puts the programs of its own environment on PATH"),
+    ". .venv/bin/activate": (NOTHING, "the test puts its environment on PATH"),
     "clpu bench": (
         "clpu bench --methods er --out runs/rot-digits-small" + SMALL,
         TRAINS.format("half a minute"),
@@ -169,7 +169,7 @@ def test_targets_and_extras_that_are_not_run_exist() -> None:
 
 
 def test_no_two_commands_of_any_pages_write_to_the_same_place() -> None:
-    """Pages are run in folders of their own, but a reader pastes them into one."""
+    """Pages are run in separate folders, but a reader pastes them into one."""
     places = [name for line in commands() for name in re.findall(r"(?:--out|--receipt|clpu init) (\S+)", line)]
     assert len(places) > 5
     assert len(places) == len(set(places))

@@ -88,11 +88,11 @@ def test_an_absurd_share_is_refused(share):
 
 
 def test_where_single_records_can_leave_the_figure_is_told_and_not_kept():
-    """Without the records of one person it would have been another, and would tell that they were there."""
+    """Without the records of one person it would be different, and would reveal that they existed."""
     people = [f"p{i % 10}" for i in range(300)]
     agent, never = Agent("ridge", network="base:raw"), Agent("ridge", network="base:raw")
-    figure = agent.learn("1", X, Y, people=people, holdout=0.3).held_out
-    assert figure.accuracy > 0.9
+    result = agent.learn("1", X, Y, people=people, holdout=0.3).held_out
+    assert result.accuracy > 0.9
     agent.forget(person="p3")
     rest = np.array(people) != "p3"
     never.learn("1", X[rest], Y[rest], people=[p for p in people if p != "p3"], holdout=0.3)
@@ -100,15 +100,15 @@ def test_where_single_records_can_leave_the_figure_is_told_and_not_kept():
 
 
 @pytest.mark.parametrize(
-    "figure",
+    "result",
     [3, {}, {"examples": 0, "correct": 0.0, "most_frequent": 0}, {"examples": 5, "correct": 9.0, "most_frequent": 0}],
 )
-def test_a_damaged_figure_is_refused(figure):
+def test_a_damaged_result_is_refused(result):
     agent = Agent("ind", **TINY)
     agent.learn("1", X, Y)
     state = agent.state()
     entry = state.tasks["1"]
-    broken = type(entry)("R", {**entry.facts, "held_out": figure}, entry.own)
+    broken = type(entry)("R", {**entry.facts, "held_out": result}, entry.own)
     with pytest.raises(BadState, match="held-out"):
         Agent.from_state(state.with_task("1", broken))
 

@@ -1,4 +1,4 @@
-"""The record of what computed a result: what it tells apart, what it does not, and what is refused as no record."""
+"""The record of what computed a result: what it distinguishes, what it ignores, and which records are refused."""
 
 import json
 import subprocess
@@ -60,12 +60,12 @@ def test_variables_that_choose_instructions_are_recorded(monkeypatch):
     [
         (
             {"fingerprint": "ab" * 32},
-            f"fingerprint of float32 results: {HERE.fingerprint[:8]} (existing), abababab (here)",
+            f"fingerprint of float32 results: {HERE.fingerprint[:8]} (existing), abababab (this machine)",
         ),
-        ({"threads": 7}, f"threads: {HERE.threads} (existing), 7 (here)"),
-        ({"device": "cuda (a card)"}, "device: cpu (existing), cuda (a card) (here)"),
-        ({"versions": {**HERE.versions, "torch": "9.9"}}, f"torch: {torch.__version__} (existing), 9.9 (here)"),
-        ({"versions": {**HERE.versions, "clpu source": "ab" * 32}}, "(existing), abababab (here)"),
+        ({"threads": 7}, f"threads: {HERE.threads} (existing), 7 (this machine)"),
+        ({"device": "cuda (a card)"}, "device: cpu (existing), cuda (a card) (this machine)"),
+        ({"versions": {**HERE.versions, "torch": "9.9"}}, f"torch: {torch.__version__} (existing), 9.9 (this machine)"),
+        ({"versions": {**HERE.versions, "clpu source": "ab" * 32}}, "(existing), abababab (this machine)"),
     ],
 )
 def test_what_decides_is_told_when_it_differs(change, says):
@@ -76,10 +76,10 @@ def test_what_decides_is_told_when_it_differs(change, says):
 def test_flags_explain_but_do_not_decide():
     other = {**HERE.facts, "CPU capability": "OTHER", "MKL_CBWR": "OTHER"}
     assert differences(HERE, replace(HERE, facts=other)) == []
-    told = differences(HERE, replace(HERE, facts=other, fingerprint="ab" * 32))
-    assert f"CPU capability: {HERE.facts['CPU capability']} (existing), OTHER (here)" in told
+    found = differences(HERE, replace(HERE, facts=other, fingerprint="ab" * 32))
+    assert f"CPU capability: {HERE.facts['CPU capability']} (existing), OTHER (this machine)" in found
     assert (
-        f"MKL_CBWR: {HERE.facts.get('MKL_CBWR', 'not set')} (existing), OTHER (here)" in told
+        f"MKL_CBWR: {HERE.facts.get('MKL_CBWR', 'not set')} (existing), OTHER (this machine)" in found
     )  # make test-cpus sets it
 
 

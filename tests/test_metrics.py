@@ -64,10 +64,6 @@ class TestLearning:
         expected = [((0.7 - 0.8) + (0.9 - 0.6)) / 2, ((0.9 - 0.8) + (0.7 - 0.6)) / 2]
         assert metrics.forward_transfer(ACCURACY, ALIVE, alone=[0.0, 0.8, 0.6]) == pytest.approx(expected)
 
-    def test_zero_shot_transfer_looks_one_request_back(self):
-        expected = [(0.1 - 0.1 + 0.3 - 0.1) / 2, (0.1 - 0.1 + 0.2 - 0.1) / 2]
-        assert metrics.zero_shot_transfer(ACCURACY, ALIVE, chance=[0.1] * 3) == pytest.approx(expected)
-
     def test_transfer_needs_a_second_task(self):
         assert np.isnan(metrics.backward_transfer(ACCURACY[:1], [[0]])).all()
         assert np.isnan(metrics.forward_transfer(ACCURACY[:1], [[0]], [0.5] * 3)).all()

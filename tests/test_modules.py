@@ -52,7 +52,7 @@ def test_frozen_parameters_stay_as_they_are_and_are_in_no_leaf(method):
 
 
 class Drifting(nn.Module):
-    """Changes a buffer of its own at every call, in place, whatever its mode."""
+    """Changes its buffer at every call, in place, whatever its mode."""
 
     def __init__(self):
         super().__init__()

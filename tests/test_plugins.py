@@ -149,7 +149,7 @@ def test_a_network_from_a_file_runs_in_the_benchmark_and_its_file_is_in_the_reci
 
 
 def test_a_store_with_a_method_and_a_network_from_files_is_used_with_load_and_forgets_without(tmp_path):
-    """Each command is a process of its own; `--set` takes the same forms as in `bench`."""
+    """Each command is a separate process; `--set` takes the same forms as in `bench`."""
     examples = Path(__file__).resolve().parents[1] / "examples"
     (tmp_path / "net.py").write_text(
         "import torch\nfrom clpu import register_network\n\n"

@@ -47,7 +47,7 @@ def test_a_saved_agent_computes_as_it_did_where_it_was_made(fast, monkeypatch):
 
 @pytest.mark.parametrize("mixed", ["automatic", "", 1, None])
 def test_anything_else_is_refused_and_auto_is_named(mixed):
-    with pytest.raises(BadSetting, match='true or false or "auto"'):
+    with pytest.raises(BadSetting, match='a boolean or "auto"'):
         small(mixed)
 
 

@@ -1,6 +1,6 @@
 """ResNet-18 in channels-last layout against float64, for every width and instruction set.
 
-In a process of its own, because what is looked for corrupts memory: oneDNN's weight gradient of a strided 1×1
+In a separate process, because the bug corrupts memory: oneDNN's weight gradient of a strided 1×1
 convolution writes beyond its buffer (its issue 6035). With AVX2 that happens below 8 input channels, with AVX-512 below
 16 if images are large.
 """

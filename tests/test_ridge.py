@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import clpu
+from clpu.bases import integers
 from clpu.bases.integers import expanded, quantised
 from clpu.methods.ridge import Sums
 from clpu.state import Records, State
@@ -86,6 +88,57 @@ def test_weights_solve_the_regularised_normal_equations():
     np.testing.assert_allclose(weights, expected, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 6, 300])
+def test_weights_are_the_bits_of_a_plain_solve(size):
+    part = some_records(2 * size, size)
+    sums = Sums.of([part], size, part.labels)
+    gram, before = sums.gram.double(), sums.gram.clone()
+    gram.diagonal()[:-1].add_(0.3 * gram.diagonal()[:-1].sum() / len(part))
+    plain = torch.cholesky_solve(sums.moments.double(), torch.linalg.cholesky(gram))
+    assert torch.equal(sums.weights(0.3), plain)
+    assert torch.equal(sums.gram, before)
+
+
+extremes = st.sampled_from([-127, -126, -1, 0, 1, 127])
+
+
+@given(st.data(), st.integers(1, 70), st.integers(1, 20), st.integers(1, 20), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_products_of_small_integers_are_exact(data, terms, rows, columns, fast):
+    drawn = np.array(data.draw(st.lists(extremes, min_size=7, max_size=7)), dtype=np.int8)
+    a = np.resize(drawn, (terms, rows))
+    b = np.resize(drawn[::-1], (terms, columns))
+    expected = [[sum(int(p) * int(q) for p, q in zip(u, v)) for v in b.T] for u in a.T]
+    with pytest.MonkeyPatch.context() as patch:
+        if not fast:
+            patch.setattr(integers, "_multiplies_int8_exactly", lambda: False)
+        for largest in (terms * 127**2, 2**40):
+            found = integers.exact_product(torch.from_numpy(a).mT, torch.from_numpy(b), largest)
+            assert found.tolist() == expected
+
+
+SUMS_WITHOUT_INSTRUCTIONS = """
+import numpy as np, torch
+from clpu.methods.ridge import Sums
+from clpu.state import Records
+rows = np.full((1500, 40), 127, dtype=np.int8)
+rows[:, ::3] = -127
+sums = Sums.of([Records(rows, np.zeros(1500, dtype=np.int32), (1,))], 40, (1,))
+phi = torch.nn.functional.pad(torch.from_numpy(rows).double(), (0, 1), value=1.0)
+assert torch.equal(sums.gram.double(), phi.mT @ phi)
+"""
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
+def test_sums_are_exact_where_the_cpu_adds_bytes_in_16_bits(instructions):
+    """oneDNN without VNNI adds pairs of products of bytes with saturation; that is noticed, and not used."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    done = subprocess.run(
+        [sys.executable, "-c", SUMS_WITHOUT_INSTRUCTIONS], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_features_that_are_all_zero_are_no_obstacle():
     agent = clpu.Agent("ridge", network="base:raw")
     agent.learn("1", np.zeros((4, 3), dtype=np.float32), [1, 1, 1, 2])
@@ -99,6 +152,34 @@ def test_probabilities_order_as_scores_do_and_a_certain_answer_is_nearly_one():
     p = agent.predict("1", x)
     assert (p.argmax(1) == y).mean() > 0.9
     assert p.max(1).mean() > 0.7
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_sums_of_a_task_are_carried_along_and_equal_those_of_all_its_rows(durable, tmp_path):
+    x, y = data(60)
+    people = [["ann", "bob"][: i % 3] for i in range(60)]
+    left = [i for i in range(0, 60, 3) if y[i] != 2]
+    with clpu.store.create(tmp_path / "store", "ridge") if durable else nullcontext(clpu.Agent("ridge")) as agent:
+        agent.learn("1", x, y, people=people, records=range(60))
+        agent.learn("2", x, y, people=people)
+        agent.predict("1", x[:1])
+        requests = [
+            lambda: agent.forget(person="ann"),
+            lambda: agent.forget("1", labels=[2]),
+            lambda: agent.forget("1", records=left[:2]),
+            lambda: agent.add("1", x[:5], y[:5], people=["cy"] * 5),
+            lambda: agent.forget("1", person="cy"),
+        ]
+        if durable:
+            requests.append(lambda: agent.forget_with_receipt("1", records=left[2:3]))
+        for request in requests:
+            request()
+            task = agent.state().tasks["1"]
+            carried, full = task.records.known("sums"), agent.new_method().full_sums(task)
+            assert carried.labels == full.labels
+            assert torch.equal(carried.gram, full.gram)
+            assert torch.equal(carried.moments, full.moments)
+        assert agent.state().tasks["2"].records.known("sums") is None, "made before anybody asked"
 
 
 PEOPLE = [f"p{i}" for i in range(5)]
@@ -302,6 +383,12 @@ def test_too_many_records_for_64_bits_are_refused(monkeypatch):
     before = agent.digest()
     with pytest.raises(clpu.BadData, match="64 bits"):
         agent.learn("1", *data())
+    assert agent.digest() == before
+    agent.learn("1", *data(5))
+    before = agent.digest()
+    for request, task in ((agent.add, "1"), (agent.learn, "2")):  # without a task, the sums of all tasks are added
+        with pytest.raises(clpu.BadData, match="64 bits"):
+            request(task, *data(5, seed=1))
     assert agent.digest() == before
 
 

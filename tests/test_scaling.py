@@ -16,7 +16,7 @@ EXACT = [name for name, method in METHODS.items() if method.forgets_exactly() an
 
 
 def scaled_task(task):
-    """Each task at a scale of its own, columns from 1e-3 to 1e4, with a constant column and missing values."""
+    """Each task at its own scale, columns from 1e-3 to 1e4, with a constant column and missing values."""
     x, y = make_task(task)
     x = x.astype(np.float64) * 10.0 ** (3 * (ord(task[0]) % 3)) * np.logspace(-3, 4, x.shape[1])
     x[:, 2] = 5.0

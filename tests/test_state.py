@@ -120,7 +120,7 @@ def test_storage_is_what_the_documentation_says():
 
 @pytest.mark.parametrize("method", [name for name, method in clpu.METHODS.items() if method.forgets_exactly()])
 def test_forgetting_removes_the_leaves_the_facts_and_the_name_and_nothing_else(method):
-    """The state after a forget, part by part, is the state before the task was learned."""
+    """The state after a forget request, part by part, is the state before the task was learned."""
     agent = run_stream("1R 2T 3R", method, **tiny(method))
     before = agent.state()
     saved = before.to_bytes()

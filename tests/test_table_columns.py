@@ -89,7 +89,7 @@ REFUSED = {
     "dates as text": ({**TABLE, "when": DATES}, "days since"),
     "names": ({**TABLE, "who": np.array([f"p{i}" for i in range(N)])}, r"ignore=\['who'\]"),
     "lists": ({**TABLE, "odd": np.array([[1], [1, 2]] * (N // 2), dtype=object)}, "numbers, booleans or text"),
-    "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "one length"),
+    "unequal columns": ({**TABLE, "odd": np.zeros(3)}, "same length"),
     "nothing": ({}, "no columns"),
 }
 

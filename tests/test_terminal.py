@@ -168,7 +168,7 @@ def test_class_names_and_the_receipts_path_are_literal(folder, tmp_path, encodin
     assert r"a\x1b[31m[" in shown(tested), "an unseen class is named"
     assert r"b\u2028" in shown(tested)
     learned = call("learn", tmp_path / "store", "t", "--data", folder / "images", "--temporary", encoding=encoding)
-    assert "labels" not in shown(learned), "a log would keep them, and a forget does not reach it"
+    assert "labels" not in shown(learned), "a log would keep them, and forgetting does not reach it"
     forgotten = call("forget", tmp_path / "store", "t", "--receipt", tmp_path / PATH, encoding=encoding)
     assert f"the receipt is in {tmp_path}/{LITERAL_PATH}" in shown(forgotten)
 
@@ -302,7 +302,7 @@ def test_a_failing_standard_error_loses_nothing(folder, own, tmp_path):
 
 
 def program(redirections, *arguments, **environment):
-    """The program in a process of its own, started by a shell with these redirections."""
+    """The program in a separate process, started by a shell with these redirections."""
     code = "from clpu.cli import main; main()"
     command = ["bash", "-c", f'"$@" {redirections}', "bash", sys.executable, "-c", code, *map(str, arguments)]
     buffered = {"PYTHONUNBUFFERED": ""}  # as users have it: what fails, fails late

@@ -28,6 +28,7 @@ from clpu.errors import (
     StoreFailed,
     StoreLocked,
     UnknownTask,
+    WorkerFailed,
 )
 from clpu.outcome import Change, Outcome
 from clpu.requests import Instruction, Request, Scope, Stream
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from clpu.methods import METHODS, Method, register
     from clpu.networks.blueprint import register_network
     from clpu.store import open as open
+    from clpu.workers import Workers
 
 __version__ = "0.1.0"
 
@@ -48,6 +50,7 @@ _LATER = {
     "Method": "methods",
     "register": "methods",
     "register_network": "networks.blueprint",
+    "Workers": "workers",
 }
 
 __all__ = [
@@ -79,6 +82,8 @@ __all__ = [
     "StoreLocked",
     "Stream",
     "UnknownTask",
+    "WorkerFailed",
+    "Workers",
     "register",
     "register_network",
 ]

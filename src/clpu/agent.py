@@ -27,7 +27,7 @@ from clpu.errors import (
 from clpu.handler import Handler
 from clpu.holdout import check_share
 from clpu.inputs import left_in
-from clpu.intake import Given
+from clpu.intake import RequestData
 from clpu.labels import decode, encode, read_labels
 from clpu.learning.randomness import check_seeds
 from clpu.methods import Method, find_method, inputs_of
@@ -40,11 +40,12 @@ from clpu.restoring import check_about, check_restored, read_about, read_state
 from clpu.settings import DEFAULT_METHOD, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State, Task
 from clpu.threads import check_threads
+from clpu.workers import Workers, as_workers
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a request is: step `step` of `steps` in one phase of it (learn, warm-up, merge, forget)."""
+    """The progress of a request: step `step` of `steps` in one of its phases (learn, warm-up, merge, forget)."""
 
     request: Request
     phase: str
@@ -71,7 +72,8 @@ class Agent:
     population: independent replicas trained in lockstep, and everything it returns has a replica axis in front.
     Further keyword arguments are settings of training, method and network. `progress` is called with a
     `Progress` after every step; if it raises, the request is undone. Everything is computed with `threads`
-    threads, whatever the process uses otherwise; a different count may give a different digest.
+    threads, whatever the process uses otherwise; a different count may give a different digest. `workers` processes,
+    or `clpu.Workers` on a cluster, share the work of making features; they never change a bit.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Agent:
         seeds: Sequence[int] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -105,6 +108,7 @@ class Agent:
         self._seeds = check_seeds([seed] if seeds is None else seeds)
         self.progress = progress
         self.threads = check_threads(threads)
+        self.workers = as_workers(workers)
         self._busy = threading.Lock()
         self._request: Request | None = None
         self._state = State(
@@ -141,9 +145,9 @@ class Agent:
         to say how good the task was learned.
 
         For methods that forget records: `people` says who each record is about, one id or a list of ids per record,
-        and `records` gives each an id of its own; of a data frame, both may be names of columns. Further keyword
-        arguments are settings for this task, in place of the agent's: `epochs=50`, `lr=0.01`. Returns what that did to
-        the remembered tasks, and the figure.
+        and `records` gives each an id; of a data frame, both may be names of columns. Further keyword
+        arguments are settings for this task, in place of the agent's: `epochs=50`, `lr=0.01`. Returns how that
+        changed the remembered tasks, and the held-out accuracy.
         """
         request = Request(check_name(task), Instruction.TEMPORARY if temporary else Instruction.REMEMBER)
         with self._handling(request) as state:
@@ -152,7 +156,7 @@ class Agent:
                     f"task {task!r} already exists (status {self.tasks[task]}); call keep() to make a temporary task "
                     "permanent, or relearn() to replace what it was learned from"
                 )
-            return self._learn(state, request, Given(x, y, people, records, ignore), holdout, settings)
+            return self._learn(state, request, RequestData(x, y, people, records, ignore), holdout, settings)
 
     def relearn(
         self,
@@ -176,20 +180,24 @@ class Agent:
         self._meaning(Request(task, Instruction.FORGET))
         request = Request(task, Instruction(entry.status))
         with self._handling(request) as state:
-            return self._learn(state.without(task), request, Given(x, y, people, records, ignore), holdout, settings)
+            return self._learn(
+                state.without(task), request, RequestData(x, y, people, records, ignore), holdout, settings
+            )
 
-    def _learn(self, state: State, request: Request, given: Given, holdout: float, settings: dict[str, Any]) -> Outcome:
+    def _learn(
+        self, state: State, request: Request, given: RequestData, holdout: float, settings: dict[str, Any]
+    ) -> Outcome:
         share, temporary = check_share(holdout), request.instruction is Instruction.TEMPORARY
         new, outcome = self._handler.learn(state, request.task, temporary, given, share, settings)
         self._commit(new, request)
         return outcome
 
     def add(self, task: str, x: Any, y: Any = None, *, people: Any = None, records: Any = None) -> None:
-        """Add records to an active task, for methods that forget records; one whose id is there already is refused."""
+        """Add records to an active task, for methods that forget records; an id that already exists is refused."""
         request = Request(check_name(task), Instruction.ADD)
         with self._handling(request) as state:
             self._meaning(request)
-            self._commit(self._handler.add(state, task, Given(x, y, people, records)), request)
+            self._commit(self._handler.add(state, task, RequestData(x, y, people, records)), request)
 
     def keep(self, task: str) -> Outcome:
         """Make a temporary task permanent (R after T); nothing happens if it is permanent already.
@@ -230,7 +238,7 @@ class Agent:
         """Handle a request given as in a stream, such as "5T" or "5@p17F"; data come with R, T and A only.
 
         What a request to learn leaves out, as "5@p17R" does, is taken from the data first. Returns what
-        `learn` or `keep` does; `None` for an add or a forget.
+        `learn` or `keep` does; `None` for requests to add or forget.
         """
         request = request if isinstance(request, Request) else Request.parse(request)
         what = self._meaning(request)
@@ -298,7 +306,7 @@ class Agent:
         """The most likely label of each input, as it was given, in an array.
 
         Without a task (`None`): a list of the most likely pairs (task, label), or `None` where an input is less
-        familiar to every task than 95 % of the task's own data. A population's answer has a replica axis.
+        familiar to every task than 95% of the task's own data. A population's answer has a replica axis.
         """
         state = self._state
         outputs = self._outputs(state, task, x).double().cpu()
@@ -348,7 +356,7 @@ class Agent:
         return self._handler.build_for(self._state, task)
 
     def show(self, task: str | None = None, *, person: str | int | None = None) -> dict[str, Any]:
-        """What is held about a person, in one task or in all, or in one task about everybody.
+        """Return what is held about a person, in one task or in all, or in one task about everybody.
 
         By task: how many records, of which labels, and the ids that they were given. `NothingHeld` if there are none.
         """
@@ -364,7 +372,7 @@ class Agent:
         return {"main": main, "tasks": {name: task.size for name, task in state.tasks.items()}}
 
     def digest(self) -> str:
-        """SHA-256 of the whole learned state: equal for equal states, whatever their history."""
+        """SHA-256 of the complete learned state: equal for equal states, whatever their history."""
         return self._state.digest()
 
     def state(self) -> State:
@@ -380,6 +388,7 @@ class Agent:
         method: type[Method] | None = None,
         device: str | torch.device = "cpu",
         threads: int = 1,
+        workers: int | Workers = 1,
         progress: Callable[[Progress], None] | None = None,
     ) -> Agent:
         """An agent that continues exactly where the saved one stopped.
@@ -396,6 +405,7 @@ class Agent:
                 seeds=seeds,
                 device=device,
                 threads=threads,
+                workers=workers,
                 progress=progress,
                 **settings,
             )
@@ -411,7 +421,7 @@ class Agent:
         other = object.__new__(Agent)
         other._method_class, other._blueprint, other._chosen = self._method_class, self._blueprint, self._chosen
         other._seeds, other._state = self._seeds, self._state
-        other.progress, other.threads = self.progress, self.threads
+        other.progress, other.threads, other.workers = self.progress, self.threads, self.workers
         other._busy, other._request = threading.Lock(), None
         return other
 
@@ -427,7 +437,8 @@ class Agent:
 
     @property
     def _handler(self) -> Handler:
-        return Handler(self._method_class, self._blueprint, self._chosen, self._seeds, self.threads, self._report)
+        computing = self.threads, self.workers, self._report
+        return Handler(self._method_class, self._blueprint, self._chosen, self._seeds, *computing)
 
     @contextmanager
     def _handling(self, request: Request) -> Iterator[State]:
@@ -442,8 +453,11 @@ class Agent:
             self._busy.release()
 
     def _commit(self, state: State, request: Request) -> None:
-        """Swap a complete new state in."""
-        self._state = state
+        """Swap a complete new state in, with what can be derived from the one before."""
+        try:
+            self._handler.take_along(self._state, state, request)
+        finally:
+            self._state = state
 
     def _meaning(self, request: Request) -> str:
         return meaning(request, self.tasks, self.forgets)
@@ -468,7 +482,7 @@ class Agent:
         return self._handler.logits(state, task, x, classes)
 
     def _outputs(self, state: State, task: str | None, x: Any) -> Tensor:
-        """What a softmax makes probabilities of: of a task's labels or, without a task, of all pairs and "none"."""
+        """Outputs before the softmax: for a task's labels or, without a task, for all pairs and "none"."""
         return self._handler.scores(state, x) if task is None else self._logits(state, task, x)
 
 

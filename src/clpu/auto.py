@@ -1,4 +1,4 @@
-"""What the setting "auto" stands for: a rule that looks at the numbers of examples and of inputs, and at the network.
+"""The values behind the setting "auto": a rule that looks at the numbers of examples and inputs, and at the network.
 
 | setting | MLP | any other network |
 |---|---|---|
@@ -21,12 +21,12 @@ PASSES, STEPS = (40, 10), ((1_000, 20_000), (300, 10_000))
 RATES = {"sgd": 0.1, "momentum": 0.01, "adam": 0.001, "adamw": 0.001}
 #: The least and the most weight decay: few examples of many numbers need more.
 DECAY = (0.0005, 0.02)
-#: What a diverging learning rate is divided by, and how often.
+#: The divisor of a learning rate that diverges, and the number of attempts.
 SLOWER, ATTEMPTS = 4, 4
 
 
 def resolved(settings: Mapping[str, Any], examples: int, inputs: int, network: str) -> dict[str, Any]:
-    """The values of those settings that are "auto", for a task of so many examples of so many numbers each.
+    """The values of those settings that are "auto", for a task with these numbers of examples and inputs.
 
     >>> resolved({"epochs": "auto", "batch_size": "auto", "lr": "auto"}, 105, 4, "mlp")
     {'batch_size': 32, 'epochs': 250, 'lr': 0.1}

@@ -55,11 +55,11 @@ class Diverged(Error, ArithmeticError):
 
 
 class BadState(Error, ValueError):
-    """A saved state is damaged, not ours, or of another version."""
+    """A saved state is damaged, not ours, or of a different version."""
 
 
 class BadStore(Error, ValueError):
-    """A durable agent's folder is damaged, is none, or was written by another version of clpu."""
+    """A durable agent's folder is damaged, is not a store, or was written by a different version of clpu."""
 
 
 class StoreLocked(Error, BlockingIOError):
@@ -71,11 +71,15 @@ class StoreFailed(Error, OSError):
 
 
 class BadKeys(Error, ValueError):
-    """The key file of a durable agent is missing, damaged, or belongs to another store."""
+    """The key file of a durable agent is missing, damaged, or belongs to a different store."""
 
 
 class BadReceipt(Error, ValueError):
-    """A receipt is no receipt, was changed after it was signed, or was signed by another store."""
+    """A receipt is not one of ours, was changed after it was signed, or was signed by a different store."""
+
+
+class WorkerFailed(Error, RuntimeError):
+    """Worker processes failed or died, again and again, or compute differently; the agent is as it was before."""
 
 
 class MissingPackage(Error, ImportError):

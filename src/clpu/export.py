@@ -1,4 +1,4 @@
-"""Networks of tasks for use elsewhere, without clpu: as a `torch.export` program or as ONNX.
+"""Export the networks of tasks for use without clpu: as a `torch.export` program or as ONNX.
 
 An export defeats forgetting: whoever has the file keeps what is in it. So a task that can still be forgotten is refused
 unless the caller insists, and the file says what it holds.
@@ -73,7 +73,7 @@ def export(agent: Agent, path: Path | str, task: str | None = None, *, forgettab
         agent.labels(name)  # refuses a task that is not active
         if not forgettable and (state.tasks[name].status == "T" or agent.forgets in ("tasks", "records")):
             raise CannotForget(
-                f"task {name!r} can still be forgotten, and a copy elsewhere would not be: export it only on purpose, "
+                f"task {name!r} can still be forgotten, and an exported copy cannot: export it only on purpose, "
                 "with forgettable=True (--forgettable)"
             )
     if len(agent.seeds) > 1:
@@ -111,7 +111,7 @@ def _module(agent: Agent, task: str) -> ExportedTask:
 
 
 def _takes(example: Tensor) -> str:
-    """What to hand in."""
+    """Describe the inputs that an exported network takes."""
     what = {torch.int64: "tokens", torch.uint8: "pixels from 0 to 255", torch.float64: "numbers as they are"}
     kind = what.get(example.dtype, "numbers as the network takes them; pixels from 0 to 1")
     return f"{str(example.dtype).removeprefix('torch.')} of shape (n, {', '.join(map(str, example.shape[1:]))}): {kind}"
@@ -162,7 +162,7 @@ def _onnx(program: Any, about: dict[str, Any]) -> bytes:
 
 
 def describe(path: Path | str) -> dict[str, Any]:
-    """What an exported `.pt2` file says that it holds."""
+    """Return the description in an exported `.pt2` file."""
     extra = {ABOUT: ""}
     torch.export.load(path, extra_files=extra)
     about: dict[str, Any] = json.loads(extra[ABOUT])

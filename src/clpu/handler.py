@@ -1,4 +1,4 @@
-"""What a request makes of a state, and what a state answers: everything an agent computes."""
+"""Everything that an agent computes: the new state after a request, and the answers of a state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from torch import Tensor
 from clpu import auto
 from clpu.errors import BadData, Diverged, UnknownTask
 from clpu.holdout import measured
-from clpu.intake import Given, Intake
+from clpu.intake import Intake, RequestData
 from clpu.methods import Method, familiarity, inputs_of
 from clpu.networks.blueprint import Blueprint
 from clpu.outcome import Change, Outcome
-from clpu.requests import Request
+from clpu.requests import Instruction, Request
 from clpu.settings import from_json, make, refuse_unknown, setting_fields, to_json
 from clpu.state import State
 from clpu.threads import computing_with
+from clpu.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,13 @@ class Handler:
     settings: Any
     seeds: tuple[int, ...]
     threads: int
+    workers: Workers
     #: Called with the phase of a request, the step, and the number of steps.
     report: Callable[[str, int, int], None]
 
     @property
     def intake(self) -> Intake:
-        return Intake(self.method, self.blueprint)
+        return Intake(self.method, self.blueprint, self.workers)
 
     # Settings and methods
 
@@ -55,7 +57,9 @@ class Handler:
 
     def build(self, settings: Any) -> Method:
         """The method with these settings."""
-        return self.method(settings, self.blueprint, self.seeds, self.report)
+        method = self.method(settings, self.blueprint, self.seeds, self.report)
+        method.workers = self.workers
+        return method
 
     def build_for(self, state: State, task: str | None = None) -> Method:
         """The method with the settings that a task was learned with, or with the agent's."""
@@ -71,12 +75,12 @@ class Handler:
     # Requests
 
     def learn(
-        self, state: State, task: str, temporary: bool, given: Given, holdout: float, settings: Mapping[str, Any]
+        self, state: State, task: str, temporary: bool, given: RequestData, holdout: float, settings: Mapping[str, Any]
     ) -> tuple[State, Outcome]:
         """Learn a task that the state does not have."""
         chosen = self.settings_for(settings)
-        lesson = self.intake.lesson(state, task, given, holdout, self.seeds[0])
-        data, inputs = lesson.data, inputs_of(lesson.data)
+        new_task = self.intake.new_task(state, task, given, holdout, self.seeds[0])
+        data, inputs = new_task.data, inputs_of(new_task.data)
         self.blueprint.features(inputs, self.seeds)
         if getattr(chosen, "augment", "none") != "none" and len(inputs.shape) != 3:
             raise BadData(f"augmentation needs images (channels, height, width), got inputs of shape {inputs.shape}")
@@ -88,18 +92,18 @@ class Handler:
         with self.computing():
             new, used = self._trained(work, dataclasses.replace(chosen, **found), "lr" in found)
             named = to_json({name: getattr(used, name) for name in sorted({*settings, *found})})
-            new = _with_facts(new, task, **({"settings": named} if named else {}), **lesson.facts)
+            new = _with_facts(new, task, **({"settings": named} if named else {}), **new_task.facts)
             new = self._calibrated(new, task, data.x)
             result = None
-            if lesson.held_out is not None:
+            if new_task.held_out is not None:
                 with torch.no_grad():
-                    logits = self.build(used).logits(new, task, lesson.held_out.x)
-                result = measured(logits, lesson.held_out.y, data.y)
+                    logits = self.build(used).logits(new, task, new_task.held_out.x)
+                result = measured(logits, new_task.held_out.y, data.y)
                 if not self.intake.single:  # without a person, the result would have been different
                     new = _with_facts(new, task, held_out=result.to_json())
             return new, dataclasses.replace(self.outcome(state, new, task), held_out=result)
 
-    def add(self, state: State, task: str, given: Given) -> State:
+    def add(self, state: State, task: str, given: RequestData) -> State:
         """Add records to an active task."""
         data = self.intake.more(state, task, given)
         with self.computing():
@@ -121,8 +125,14 @@ class Handler:
                 return method.forget_records(state, request.scope)
             return method.forget(state, request.task)
 
+    def take_along(self, before: State, after: State, request: Request) -> None:
+        """Spare the new state work that was done for the old one, where records were forgotten."""
+        if request.instruction is Instruction.FORGET and request.parts:
+            with self.computing():
+                self.build(self.settings).take_along(before, after, request.scope)
+
     def outcome(self, before: State, after: State, task: str) -> Outcome:
-        """How well the remembered tasks and this one are known in two states, on the examples in memory."""
+        """Compare two states by their accuracy on the memories of the remembered tasks and of this one."""
         method, changes = self.build(self.settings), {}
         with self.computing():
             for name in sorted({*after.remembered, task}):
@@ -134,7 +144,7 @@ class Handler:
         return Outcome(changes)
 
     def _trained(self, work: Callable[[Method], State], settings: Any, adapts: bool) -> tuple[State, Any]:
-        """What training gives, and the settings it took: if it diverges, a learning rate that adapts is lowered."""
+        """Train, and return the state and the settings used: a learning rate that adapts is lowered on divergence."""
         for attempt in range(auto.ATTEMPTS):
             try:
                 return work(self.build(settings)), settings
@@ -147,7 +157,7 @@ class Handler:
     def _calibrated(self, state: State, task: str, x: Tensor) -> State:
         """The state with what a task needs to recognise its own inputs; nothing where single records can be forgotten.
 
-        (The calibration would remember them; such a method brings `scores` of its own.)
+        (The calibration would remember them; such a method defines its own `scores`.)
         """
         if self.intake.single:
             return state
@@ -166,9 +176,9 @@ class Handler:
             return self.build_for(state, task).logits(state, task, inputs, classes)
 
     def scores(self, state: State, x: Any) -> Tensor:
-        """How likely inputs belong to each pair (task, label) and to none, as logarithms up to a constant."""
+        """Log-likelihoods, up to a constant, that inputs belong to each pair (task, label) or to none."""
         if not state.tasks:
-            raise UnknownTask("no task is active, so there is nothing to tell apart; learn one first")
+            raise UnknownTask("no task is active, so there is nothing to choose from; learn one first")
         with self.computing(), torch.no_grad():
             return self.build(self.settings).scores(state, self.intake.inputs_by_task(state, x))
 

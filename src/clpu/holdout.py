@@ -27,7 +27,7 @@ def check_share(share: Any) -> float:
 
 
 def chosen(x: Tensor, share: float, seed: int, task: str) -> NDArray[np.bool_]:
-    """Which of the records x (n, *input) are held out.
+    """Choose which of the records x (n, *input) are held out.
 
     >>> bool((chosen(torch.ones(4, 2), 0.5, 0, "1") == chosen(torch.ones(4, 2), 0.5, 0, "1")[0]).all())
     True
@@ -46,7 +46,7 @@ def with_every_class(held: NDArray[np.bool_], y: NDArray[np.int64]) -> NDArray[n
 
 
 def measured(logits: Tensor, y: Tensor, taught: Tensor) -> HeldOut:
-    """The figure, from outputs (replicas, n, classes) for the records held out and the classes of both parts."""
+    """Count the correct answers for held-out records, from outputs (replicas, n, classes); `taught` are labels."""
     right = float((logits.argmax(-1).cpu() == y.cpu()).sum(-1).double().mean())
     most = int(torch.bincount(taught.cpu()).argmax())
     return HeldOut(len(y), right, int((y.cpu() == most).sum()))

@@ -1,4 +1,4 @@
-"""What users hand in, checked and turned into tensors before anything is touched."""
+"""Check users' data and turn them into tensors, before anything is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_inputs(x: Any, expected: Inputs | None, tokens: bool, device: torch.dev
     """Inputs (n, *input): bytes stay bytes (images, taken as 0 to 1 later), all else becomes float32.
 
     With `tokens` (a user's own module), integers other than bytes stay integers. With `wide`, numbers become float64,
-    and NaN stands for a missing one: for scaling, which fills it.
+    and NaN means a missing one, which scaling fills.
     """
     x = _unloaded(x)
     tensor = _as_tensor(_from_dataset(x)[0] if isinstance(x, Dataset) else x)
@@ -90,7 +90,7 @@ def read_examples(
 
 
 def read_people(people: Any, count: int) -> tuple[tuple[str, ...], ...]:
-    """Who each record is about, sorted: one id or a list of ids per record; `None` is nobody in particular."""
+    """Return the people whom each record is about, sorted: one id or a list of ids per record, or `None` for nobody."""
     listed = _per_record(people, count, "people")
     return tuple(_people(one) for one in listed)
 
@@ -144,7 +144,7 @@ def _per_record(values: Any, count: int, what: str) -> list[Any]:
 
 
 def _unloaded(x: Any) -> Any:
-    """What a `DataLoader` reads from: the agent makes batches of its own, in an order that its seed decides."""
+    """Return the data set of a `DataLoader`: the agent makes its own batches, in an order that its seed decides."""
     return x.dataset if isinstance(x, DataLoader) else x
 
 
@@ -193,5 +193,5 @@ def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
     if len(shapes) > 1:
         raise BadData(f"all inputs of the Dataset must have one shape, got {sorted(shapes)[:5]}")
     if any(label.size != 1 for label in labels):
-        raise BadData("the Dataset must give one label of each input")
+        raise BadData("the Dataset must give one label for each input")
     return torch.stack(inputs), np.concatenate(labels)

@@ -21,14 +21,15 @@ from clpu.methods.networks import inputs_of_state
 from clpu.networks.blueprint import Blueprint, Inputs
 from clpu.scaling import Scaling, fixed, fixed_columns
 from clpu.state import State
+from clpu.workers import Workers
 
 _NAMED = "the active tasks were learned from named columns"
 _UNNAMED = "the active tasks were learned from arrays without column names; hand in an array with columns in that order"
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a user hands in: inputs, labels and, of records, people and ids; of a table, also columns to ignore."""
+class RequestData:
+    """A request's data as handed in: inputs, labels, people and ids of records and, for a table, columns to ignore."""
 
     x: Any
     y: Any
@@ -36,19 +37,19 @@ class Given:
     records: Any = None
     ignore: Sequence[str] = ()
 
-    def columns_taken(self) -> Given:
+    def columns_taken(self) -> RequestData:
         """The same after labels, people and ids that are columns of a table were taken out of it."""
         x, y, people, records = tables.take(self.x, self.y, self.ignore, self.people, self.records)
-        return Given(x, y, people, records)
+        return RequestData(x, y, people, records)
 
 
 @dataclass(frozen=True)
-class Lesson:
+class NewTask:
     """A new task's data as the method sees them."""
 
     data: Examples
     held_out: Examples | None
-    #: What the task's facts say about its inputs: scaling, shape as given, columns.
+    #: Facts of the task about its inputs: scaling, shape as given, columns.
     facts: dict[str, Any]
 
 
@@ -58,13 +59,14 @@ class Intake:
 
     method: type[Method]
     blueprint: Blueprint
+    workers: Workers
 
     @property
     def single(self) -> bool:
         """Whether single records can leave a task."""
         return self.method.forgets == "records"
 
-    def lesson(self, state: State, task: str, given: Given, holdout: float, seed: int) -> Lesson:
+    def new_task(self, state: State, task: str, given: RequestData, holdout: float, seed: int) -> NewTask:
         """Read the data of a new task, of which a share is held out."""
         kind = self._kind_of_scaling()
         given, columns = self._new_columns(state, given)
@@ -72,16 +74,16 @@ class Intake:
         taught, held = self._split(data, holdout, seed, task)
         scaling = self._new_scaling(kind, taught.x)
         base = self.blueprint.base
-        # What a method sees of a base does not tell what inputs look like.
+        # The features that a method sees do not say what shape inputs have.
         shape = Inputs(data.shape).to_json() if base is not None and base.one_shape else None
         facts = {"scaling": scaling, "given": shape, "columns": columns}
-        return Lesson(
+        return NewTask(
             replace(taught, x=scaled(taught.x, scaling)),
             None if held is None else replace(held, x=scaled(held.x, scaling)),
             {name: value for name, value in facts.items() if value},
         )
 
-    def more(self, state: State, task: str, given: Given) -> Examples:
+    def more(self, state: State, task: str, given: RequestData) -> Examples:
         """Read further records of an active task."""
         if tables.is_table(given.x):
             given = given.columns_taken()
@@ -116,9 +118,9 @@ class Intake:
         base = self.blueprint.base
         wide = base.one_shape if base else wide
         read = read_inputs(base.encoded(x) if base else x, *self._expectations(state), wide=wide)
-        return self.blueprint.features_of(read)
+        return self.blueprint.features_of(read, self.workers)
 
-    def _examples(self, state: State, given: Given, kind: str = "none") -> Examples:
+    def _examples(self, state: State, given: RequestData, kind: str = "none") -> Examples:
         """A request's data, checked, before a kind of scaling."""
         people, records = given.people, given.records
         if not self.single and (people is not None or records is not None):
@@ -132,7 +134,7 @@ class Intake:
         data = read_examples(x, given.y, *self._expectations(state), wide=wide, fewest=fewest)
         return replace(
             data,
-            x=self.blueprint.features_of(data.x),
+            x=self.blueprint.features_of(data.x, self.workers),
             shape=tuple(data.x.shape[1:]),
             people=() if people is None else read_people(people, len(data)),
             records=() if records is None else read_ids(records, len(data)),
@@ -150,7 +152,7 @@ class Intake:
         return (data.chosen(~held), data.chosen(held)) if held.any() else (data, None)
 
     def _expectations(self, state: State) -> tuple[Inputs | None, bool, torch.device]:
-        """What inputs look like as users hand them in, by the active tasks; whether integers are tokens; the device."""
+        """Return the inputs that the active tasks lead us to expect, whether integers are tokens, and the device."""
         base = self.blueprint.base
         if base is not None:
             given = next((task.facts.get("given") for task in state.tasks.values()), None)
@@ -161,7 +163,7 @@ class Intake:
         return inputs, self.blueprint.users, self.blueprint.device
 
     def _kind_of_scaling(self) -> str:
-        """How new tasks' numbers are scaled: "task", "fixed" or "none"."""
+        """Return how the numbers of new tasks are scaled: "task", "fixed" or "none"."""
         kind: str = getattr(self.blueprint.settings, "scaling", "auto")
         if kind == "task" and self.single:
             raise BadSetting("constants fitted to a task would remember people who leave it: use scaling='fixed'")
@@ -181,7 +183,7 @@ class Intake:
             return "fixed"
         return Scaling.fitted(x, self.blueprint.name).to_json()
 
-    def _new_columns(self, state: State, given: Given) -> tuple[Given, list[list[str]]]:
+    def _new_columns(self, state: State, given: RequestData) -> tuple[RequestData, list[list[str]]]:
         """A new task's data as arrays and, of a table, its columns, which must be the active tasks'."""
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(given.x):

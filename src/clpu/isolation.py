@@ -1,4 +1,4 @@
-"""Running a function in a process of its own, so that whatever it leaves in memory is gone afterwards."""
+"""Run a function in its own process, so that whatever it leaves in memory is gone afterwards."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run_isolated(function: Callable[[Listener], Any], listener: Listener = lambd
 
 
 def _in_copy(function: Callable[[Listener], Any], writing: int) -> NoReturn:
-    """What the copy does, whatever happens: tell how it went, and end without the clean-up of the original."""
+    """Run the function in the copy, report how it went, and end without the clean-up of the original."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the original decides what an interrupt means
         with os.fdopen(writing, "w", encoding="utf-8", buffering=1) as pipe:

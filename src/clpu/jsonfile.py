@@ -51,7 +51,7 @@ def dumps(value: Any) -> str:
 def to_plain(value: Any) -> Any:
     """A value as JSON has it: dataclasses become objects, arrays lists."""
 
-    def plain(value: Any) -> Any:  # torch's version is a string of a class of its own
+    def plain(value: Any) -> Any:  # torch's version is an instance of a subclass of str
         return str(value) if isinstance(value, str) else value.tolist()
 
     return msgspec.to_builtins(value, str_keys=True, enc_hook=plain)

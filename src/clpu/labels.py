@@ -12,7 +12,7 @@ from clpu.errors import BadData
 from clpu.requests import Label
 
 #: The longest text that can be a label.
-LONGEST = 200
+MAX_LABEL_LENGTH = 200
 
 
 def read_labels(y: Any, count: int | None = None) -> NDArray[Any]:
@@ -30,8 +30,8 @@ def read_labels(y: Any, count: int | None = None) -> NDArray[Any]:
         array = _of_one_kind(array)
     if array.dtype.kind == "U":
         longest = max(map(len, array.ravel().tolist()), default=0)
-        if longest > LONGEST:
-            raise BadData(f"a label has at most {LONGEST} characters, got one of {longest}")
+        if longest > MAX_LABEL_LENGTH:
+            raise BadData(f"a label has at most {MAX_LABEL_LENGTH} characters, got one of {longest}")
         if any("\ud800" <= c <= "\udfff" for text in np.unique(array).tolist() for c in text):
             raise BadData("labels hold text that is not valid Unicode (lone surrogates)")
         return array

@@ -1,7 +1,7 @@
-"""What computed a result: the fingerprint of a machine's arithmetic, its threads, and the versions that decide bits.
+"""The machine behind a result: the fingerprint of its arithmetic, its threads, and the versions that decide bits.
 
 Float32 results depend on the CPU's instructions, on the libraries that choose among them, on environment variables and
-on the number of threads. No list of flags says whether two machines compute alike: oneDNN does not tell which
+on the number of threads. No list of flags says whether two machines compute alike: oneDNN does not report which
 instructions it uses, MKL looks at the vendor too, and many flags that differ change nothing. So a machine shows how it
 computes: the results of a few fixed operations are hashed. The fingerprint decides, the flags explain.
 """
@@ -40,7 +40,7 @@ VARIABLES = (
 NOT_COMPUTING = ("cli", "report", "store")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# What names and versions are made of, and what neither a terminal nor HTML nor Markdown takes for anything else.
+# Characters of names and versions: none has a meaning in a terminal, in HTML or in Markdown.
 _LINE = re.compile(r"[A-Za-z0-9 .,:;+()@/#=_-]{0,200}")
 
 Line = Annotated[str, Meta(pattern=rf"^{_LINE.pattern}\Z")]
@@ -51,7 +51,7 @@ Lines = Annotated[
 
 @dataclass(frozen=True)
 class Machine:
-    """What computed a result.
+    """The machine that computed a result.
 
     `fingerprint`, `threads`, `device` and `versions` decide whether two machines compute alike; `facts` (CPU,
     capability, environment variables, Python, commit) explain why they do not.
@@ -81,19 +81,20 @@ class Machine:
         return f"{cpu}, {capability}, {threads}{where}{versions}, fingerprint {self.fingerprint[:8]}"
 
 
-def differences(there: Machine, here: Machine) -> list[str]:
-    """What differs between two machines that do not compute alike; nothing if they do."""
-    if there.key == here.key:
+def differences(existing: Machine, mine: Machine) -> list[str]:
+    """List the differences between two machines that do not compute alike; empty if they do."""
+    if existing.key == mine.key:
         return []
-    then, now = ({**m.versions, **m.facts, "threads": str(m.threads), "device": m.device} for m in (there, here))
-    names = ["threads", "device", *sorted({*there.versions, *here.versions}), *sorted({*there.facts, *here.facts})]
+    then, now = ({**m.versions, **m.facts, "threads": str(m.threads), "device": m.device} for m in (existing, mine))
+    versions, facts = {*existing.versions, *mine.versions}, {*existing.facts, *mine.facts}
+    names = ["threads", "device", *sorted(versions), *sorted(facts)]
     found = [
-        f"{n}: {_short(then.get(n))} (existing), {_short(now.get(n))} (here)"
+        f"{n}: {_short(then.get(n))} (existing), {_short(now.get(n))} (this machine)"
         for n in names
         if then.get(n) != now.get(n)
     ]
-    if there.fingerprint != here.fingerprint:
-        prints = f"{there.fingerprint[:8]} (existing), {here.fingerprint[:8]} (here)"
+    if existing.fingerprint != mine.fingerprint:
+        prints = f"{existing.fingerprint[:8]} (existing), {mine.fingerprint[:8]} (this machine)"
         found.append(f"fingerprint of float32 results: {prints}")
     return found
 
@@ -103,7 +104,7 @@ def _short(text: str | None) -> str:
 
 
 def here(device: str = "cpu") -> Machine:
-    """What computes in this process now, with the thread count that torch has in this thread."""
+    """Describe this machine, with the thread count that torch has in this thread."""
     import numpy
     import torch
 

@@ -22,7 +22,7 @@ Methods = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads the annotation on Python 3.10 too
     typer.Option(help="Methods to run, comma-separated or repeated; see `clpu methods`.", show_default="all"),
 ]
-Size = Annotated[
+ProfileName = Annotated[
     str,
     typer.Option(
         help="Size preset: smoke (seconds; checks the installation), small (minutes on two CPU cores), medium (CIFAR "

@@ -1,4 +1,4 @@
-"""What a request did to the tasks that the agent knows."""
+"""The effect of a request on the tasks that the agent knows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Change:
         return 0.0 if self.before is None else max(0.0, self.before - self.after)
 
 
-#: Two-sided 95 % of the normal distribution.
+#: Two-sided 95% of the normal distribution.
 Z = 1.959964
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How many of the records held out were classified correctly, when the task was learned.
+    """The number of held-out records that were classified correctly when the task was learned.
 
     >>> found = HeldOut(50, 45, 20)
     >>> found.accuracy, [round(limit, 3) for limit in found.interval], found.largest, found.better
@@ -46,7 +46,7 @@ class HeldOut:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval: (p + z²/2n ± z·√(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
+        """Wilson's 95% interval: (p + z²/2n ± z·√(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
         n, p = self.examples, self.accuracy
         centre, width = p + Z * Z / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
         return (centre - width) / (1 + Z * Z / n), (centre + width) / (1 + Z * Z / n)
@@ -73,18 +73,18 @@ class HeldOut:
 
     @classmethod
     def from_facts(cls, facts: Any) -> HeldOut | None:
-        """What a task's facts say, if they say anything."""
+        """Read the result from a task's facts, if they have one."""
         found = facts.get("held_out")
         return None if found is None else cls(**found)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `learn` and `keep` return: how well each remembered task, and the task itself, is known before and after.
+    """Returned by `learn` and `keep`: how well each remembered task, and the task itself, is known before and after.
 
     `memory` has an entry for each of these tasks of which examples are kept: the share of them that is classified
     correctly, as a mean over replicas. The network was trained on them, so this does not estimate the accuracy on new
-    data; but a large fall shows here too.
+    data; but a large fall is visible in it too.
 
     >>> Outcome({"digits": Change(0.98, 0.97), "clinic": Change(0.95, 0.6)}).losses(of=0.03)
     {'clinic': 0.35}

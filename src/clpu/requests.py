@@ -13,16 +13,16 @@ from typing import Any, TypeAlias, overload
 
 from clpu.errors import AlreadyLearned, BadRequest, CannotForget, UnknownTask
 
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 #: Where this variable of the environment is set to 1, messages do not name other tasks than the one asked for.
 DISCREET = "CLPU_DISCREET"
 #: The longest id of a person or a record; an e-mail address has at most 254 characters.
-LONGEST_ID = 300
+MAX_ID_LENGTH = 300
 
 Label: TypeAlias = int | str  # a boolean is an integer to Python
 
 #: Streams that have a name. The paper prints one and its authors ran the other (docs/methods.md); audits use the last,
-#: in which everything is forgotten once, and tasks are kept and learned after a forget (docs/audit.md).
+#: in which everything is forgotten once, and tasks are kept and learned after a forget request (docs/audit.md).
 NAMED_STREAMS = {
     "clpu-2022": "1R 2T 3T 4R 2R 3F 5T 5F",
     "clpu-2022-as-printed": "1R 2T 3T 4R 1R 2F 5T 5F",
@@ -31,7 +31,7 @@ NAMED_STREAMS = {
 
 
 class Instruction(str, Enum):
-    """What to do with a task: ρ in the paper, and A for more data of a task that is active."""
+    """An instruction about a task: ρ in the paper, and A to add data to an active task."""
 
     REMEMBER = "R"
     TEMPORARY = "T"
@@ -48,7 +48,7 @@ def check_name(task: object) -> str:
     >>> check_name("clinic 7 / left knee")
     'clinic 7 / left knee'
     """
-    return _checked(task, "a task's name", LONGEST_NAME)
+    return _checked(task, "a task's name", MAX_NAME_LENGTH)
 
 
 def check_id(value: object, what: str = "a person's id") -> str:
@@ -59,7 +59,7 @@ def check_id(value: object, what: str = "a person's id") -> str:
     """
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         value = str(int(value))
-    return _checked(value, what, LONGEST_ID)
+    return _checked(value, what, MAX_ID_LENGTH)
 
 
 def _checked(text: object, what: str, longest: int) -> str:
@@ -87,7 +87,7 @@ def _words(text: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is forgotten: a task, or the records that match all that is given; without a task, those of every task.
+    """A task to forget, or the records that match all conditions; without a task, those of every task.
 
     >>> Scope("mail", person="p17").covers("spam", ["p17", "p3"]), Scope("mail", labels=["ham"]).covers("spam")
     (True, False)
@@ -136,7 +136,7 @@ class Scope:
         )
 
     def keywords(self) -> dict[str, Any]:
-        """What was given, as `State.without` takes it."""
+        """Return the conditions that are set, as keyword arguments of `State.without`."""
         given = {"task": self.task, "person": self.person, "labels": self.labels, "records": self.records}
         return {name: value for name, value in given.items() if value is not None and value != ()}
 
@@ -162,7 +162,7 @@ def _label(value: Any) -> Label:
     return value
 
 
-#: What begins a part of a word of a stream; one that belongs to a name has a backslash before it.
+#: Marks that begin a part of a request's text; a mark that belongs to a name has a backslash before it.
 _PIECE = re.compile(r"([@=#+]?)((?:[^@=#+\\]|\\.)*)")
 
 
@@ -239,7 +239,7 @@ class Request:
 
     @property
     def scope(self) -> Scope:
-        """What a request to forget is about."""
+        """The scope of a request to forget."""
         return replace(self.parts[0] if self.parts else Scope(), task=self.task or None)
 
     @classmethod
@@ -273,7 +273,7 @@ class Request:
 
 
 def meaning(request: Request, active: Mapping[str, str], forgets: str = "tasks") -> str:
-    """What a request means for an agent with these active tasks: `learn`, `add`, `keep`, `nothing` or `forget`.
+    """Return what a request means for an agent with these active tasks: `learn`, `add`, `keep`, `nothing` or `forget`.
 
     A typed error if it is not legal. `forgets` is what the agent's method forgets exactly; only `tasks` and `records`
     include a task that is remembered.
@@ -359,7 +359,7 @@ class Stream(Sequence[Request]):
             try:
                 what = meaning(request, active, forgets)
             except (UnknownTask, AlreadyLearned, CannotForget) as error:
-                raise type(error)(f"request {number} ({request}) is not legal here: {error}") from None
+                raise type(error)(f"request {number} ({request}) is not legal: {error}") from None
             if what == "forget" and not request.parts:
                 del active[request.task]
             elif what in ("learn", "keep"):

@@ -29,7 +29,7 @@ _SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Forget:
+class ForgetResult:
     """One forget request: the answers of both groups for every task right after it.
 
     `request` counts from 1; `counterfactual_accuracy[task, seed]`; `in_group[task]` is the `jsd_matrix` of the
@@ -65,7 +65,7 @@ class Forget:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What one method did in a run: `results/METHOD.json`.
+    """The results of one method in a run: `results/METHOD.json`.
 
     `accuracy[request, task, seed]` for every task after every request, also unknown ones; `alive[request]` the names
     of the tasks active after it; `bytes[request]` the size of one replica; `seconds[request]` for all replicas.
@@ -80,7 +80,7 @@ class Result:
     alive: tuple[tuple[str, ...], ...]
     bytes: tuple[Annotated[int, Meta(ge=0)], ...]
     seconds: tuple[Seconds, ...]
-    forgets: tuple[Forget, ...]
+    forgets: tuple[ForgetResult, ...]
     #: Per seed, the accuracy on all active tasks together at the end, when nobody names the task.
     class_incremental: tuple[Annotated[float, Meta(ge=0, le=1)], ...] = ()
 
@@ -104,7 +104,7 @@ class Result:
             raise BadRun(f"{where}: expected bytes and seconds for each of {len(stream)} requests")
         expected = [(n, stream[n - 1].task, str(stream.counterfactual(n))) for n in stream.forgets]
         if [(f.request, f.task, f.counterfactual) for f in self.forgets] != expected:
-            raise BadRun(f"{where}: the forgets do not follow from the requests {stream}; expected {expected}")
+            raise BadRun(f"{where}: the forget requests do not follow from the requests {stream}; expected {expected}")
         for forget in self.forgets:
             shape = (accuracy.shape[2], forget.counterfactual_accuracy.shape[1])
             for matrices in (forget.in_group, forget.across):

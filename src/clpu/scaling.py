@@ -1,7 +1,7 @@
 """Inputs of any scale, as networks like them: a task's columns are brought to mean 0 and spread 1.
 
 The constants come from the task's own data, belong to its facts, and go with it. Values in the tails count less: mean
-and spread are those of the values cut off at the 1 % and 99 % quantiles, and what lies beyond three spreads grows
+and spread are those of the values cut off at the 1% and 99% quantiles, and what is beyond three spreads grows
 with its logarithm only:
 
     z = (x − mean) / spread,    and sign(z) · 3 · (1 + log(|z| / 3)) where |z| > 3
@@ -9,7 +9,7 @@ with its logarithm only:
 A missing value (NaN) becomes the mean, 0. A column that is constant says nothing and becomes 0 throughout.
 
 Where single people can leave a task, constants fitted to its data would remember them. There the transform is fixed:
-each column becomes asinh(x/100), asinh(x) and asinh(100·x), which tell small numbers and large ones apart at every
+each column becomes asinh(x/100), asinh(x) and asinh(100·x), which distinguish small numbers from large ones at every
 scale, and an indicator that is 1 where the value is missing (and the others are 0).
 """
 

@@ -18,8 +18,8 @@ S = TypeVar("S")
 #: The method of an agent for which none is named.
 DEFAULT_METHOD = "clpu-live"
 
-#: No integer setting is larger than this.
-LARGEST = 2**53
+#: The largest integer that a setting may have.
+MAX_INTEGER = 2**53
 
 
 def setting(
@@ -32,24 +32,24 @@ def setting(
     choices: Sequence[str] | None = None,
     auto: bool = False,
 ) -> Any:
-    """A dataclass field with a help text and a range; with `auto`, "auto" stands for a value that is found out."""
+    """A dataclass field with a help text and a range; with `auto`, "auto" lets clpu choose the value."""
     limits = {"at_least": at_least, "at_most": at_most, "above": above, "choices": choices}
     return dataclasses.field(default=default, metadata={"help": help, "auto": auto, **limits})
 
 
 @dataclass(frozen=True)
 class Training:
-    """What every method has. What is "auto" follows from a task's data by the rule in `clpu.auto`."""
+    """Settings of every method that trains. A value "auto" follows from a task's data by the rule in `clpu.auto`."""
 
     epochs: int = setting("auto", "passes over a task's data", at_least=1, auto=True)
     batch_size: int = setting("auto", "maximum batch size", at_least=1, auto=True)
-    optimizer: str = setting("sgd", "how parameters descend", choices=("sgd", "momentum", "adam", "adamw"))
+    optimizer: str = setting("sgd", "the optimiser", choices=("sgd", "momentum", "adam", "adamw"))
     lr: float = setting("auto", "learning rate", above=0, auto=True)
     weight_decay: float = setting("auto", "weight decay", at_least=0, auto=True)
     class_weight: str = setting(
         "none", "balanced: every class is seen equally often in training", choices=("none", "balanced")
     )
-    augment: str = setting("none", "what is done to images in training", choices=("none", "crop-flip"))
+    augment: str = setting("none", "augmentation of images in training", choices=("none", "crop-flip"))
 
 
 def setting_fields(*classes: type) -> dict[str, dataclasses.Field[Any]]:
@@ -58,7 +58,7 @@ def setting_fields(*classes: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def make(cls: type[S], values: Mapping[str, Any], auto: Mapping[str, Callable[[], Any]] | None = None) -> S:
-    """An instance of a settings class from the values given, checked; `auto` finds out what "auto" stands for.
+    """An instance of a settings class from the values given, checked; `auto` finds the values for "auto".
 
     >>> make(Training, {"epochs": 3}).epochs
     3
@@ -101,7 +101,7 @@ def parse_value(text: str) -> Any:
         return text
 
 
-#: What other libraries call our settings.
+#: Names that other libraries have for our settings.
 ALIASES = {
     "learning_rate": "lr",
     "learning_rate_init": "lr",
@@ -137,8 +137,8 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
         value = value.item()
     if field.metadata.get("auto") and isinstance(value, str) and value == "auto":
         return value
-    if type(value) is int and abs(value) > LARGEST:
-        raise BadSetting(f"{name} is beyond {LARGEST}")
+    if type(value) is int and abs(value) > MAX_INTEGER:
+        raise BadSetting(f"{name} must be at most {MAX_INTEGER} in size, got {value}")
     if kind is float and type(value) is int:
         value = float(value)
     if typing.get_origin(kind) is tuple:
@@ -161,16 +161,16 @@ def _checked(name: str, kind: Any, field: dataclasses.Field[Any], value: Any) ->
 
 
 #: Types of settings as people call them.
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+_KINDS = {int: "an integer", float: "a number", bool: "a boolean", str: "a string"}
 
 
 def _checked_tuple(name: str, kind: type, value: Any) -> tuple[Any, ...]:
     if kind is int and type(value) is int:  # one layer
         value = (value,)
     if isinstance(value, (tuple, list)):
-        if kind is int and value and all(type(v) is int and 0 < v < LARGEST for v in value):
+        if kind is int and value and all(type(v) is int and 0 < v < MAX_INTEGER for v in value):
             return tuple(value)
-        if kind is float and all(type(v) in (int, float) and abs(v) < LARGEST for v in value):
+        if kind is float and all(type(v) in (int, float) and abs(v) < MAX_INTEGER for v in value):
             return tuple(float(v) for v in value)
     wanted = "one or more positive integers" if kind is int else "finite numbers"
     raise BadSetting(f"{name} must be {wanted}, got {value!r:.80}")

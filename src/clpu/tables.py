@@ -1,7 +1,7 @@
 """Tables with named columns: data frames, dictionaries of columns, and delimited text files.
 
 pandas and polars frames are taken as they are; neither package is imported. Columns are put in the order of their
-names, so a frame means the same whatever its order, and no task depends on another's.
+names, so a frame means the same whatever its order, and no task depends on those of a different one.
 
 | values | become |
 |---|---|
@@ -27,7 +27,7 @@ from clpu.labels import listed
 
 #: Into how many columns a text column is hashed.
 WIDTH = 16
-#: What stands for a missing value in a file.
+#: How files write a missing value.
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 SEPARATORS = "\t;|"
 
@@ -76,7 +76,7 @@ def encode(x: Any, wanted: Sequence[Sequence[str]] | None = None) -> tuple[NDArr
 
 
 def width(columns: Sequence[Sequence[str]]) -> int:
-    """How many numbers stand for a row of these columns."""
+    """Count the numbers that encode a row of these columns."""
     return sum(1 if kind == "number" else WIDTH for _, kind in columns)
 
 
@@ -91,7 +91,7 @@ def are_columns(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def disagreement(before: Sequence[Any], now: Sequence[Column]) -> str:
-    """How the columns of a new task differ from those of the active ones; empty if they do not."""
+    """Describe how the columns of a new task differ from those of the active ones; empty if they do not."""
     then, new = dict(before), dict(now)
     parts = [f"missing: {listed(sorted(then.keys() - new.keys()))}"] if then.keys() - new.keys() else []
     parts += [f"unexpected: {listed(sorted(new.keys() - then.keys()))}"] if new.keys() - then.keys() else []
@@ -106,7 +106,7 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
         raise BadData(f"two columns have the same name among {listed(names)}")
     columns = {str(name): np.asarray(x[name]) for name in names}
     if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
-        raise BadData("the columns of a table must be of one length, with one value per row")
+        raise BadData("the columns of a table must have the same length, with one value per row")
     return columns
 
 
@@ -129,7 +129,7 @@ def _kind(name: str, values: NDArray[Any]) -> str:
         raise BadData(_about_dates(name))
     if len(present) >= 20 and len(set(present)) > len(present) / 2:
         raise BadData(
-            f"column {name!r:.60} has a text of its own in most rows ({present[0]!r:.40}, …): leave an identifier out "
+            f"column {name!r:.60} has a different text in most rows ({present[0]!r:.40}, …): leave an identifier out "
             f"(ignore=[{name!r:.60}], --ignore on the command line); for sentences, compute features first "
             "(docs/your-data.md)"
         )
@@ -157,7 +157,7 @@ def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
 
 
 def bucket(column: str, text: str) -> int:
-    """Which of the columns that stand for a text column has the 1."""
+    """Return which of the columns that encode a text column has the 1."""
     digest = hashlib.blake2b(f"{len(column)}:{column}={text}".encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % WIDTH
 

@@ -1,4 +1,4 @@
-"""What a person sees: the one place that prints, and the one handler of errors of every command.
+"""Everything that is printed, and the one handler of errors of every command.
 
 Text from outside (names, paths, receipts, messages that quote them) is shown literally: markup in it means nothing, and
 control characters are shown escaped. What the terminal's encoding lacks is replaced. Nothing heavy is imported here.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The exit code if the work was done and saved but its result could not be printed: standard output is closed or full.
 UNPRINTED = 3
-#: What the exit codes mean, for the end of the help.
+#: The meaning of the exit codes, for the end of the help.
 EXIT_CODES = (
     "Exit codes: 0 done; 1 failed (one line says why); 2 wrong command line; "
     f"{UNPRINTED} done and saved, but the output could not be printed; 130 interrupted."
@@ -36,7 +36,7 @@ EXIT_CODES = (
 #: How wide a table of many columns is in a pipe, where rich would guess 80 and cut numbers off.
 PIPE_WIDTH = 120
 
-#: What our own output uses beyond ASCII, for terminals that lack it. Anything else is shown as an escape.
+#: Substitutes for the characters beyond ASCII that our own output uses. Anything else is shown as an escape.
 SUBSTITUTES = {
     **dict.fromkeys("─━┄┅┈┉╌╍═╴╶╸╺╼╾–—−‐‑", "-"),
     **dict.fromkeys("│┃┆┇┊┋╎╏║╵╷╹╻╽╿", "|"),
@@ -175,7 +175,7 @@ def progress(console: Console, *columns: str | ProgressColumn, quiet: bool = Fal
 class Program(TyperGroup):
     """A program or group of commands (`typer.Typer(cls=Program)`) that ends in one way whatever happens.
 
-    An error of ours, or of the system, is one line and exit code 1. If standard output fails, the work goes on to its
+    An error of ours, or of the system, is one line and exit code 1. If standard output fails, the work continues to its
     end, and then one line and the exit code `UNPRINTED` say so. A reader who stops reading (`| head`) is not a failure.
     Tracebacks are for errors that nobody foresaw.
     """
@@ -216,7 +216,7 @@ class Program(TyperGroup):
 
 @contextmanager
 def _literal_usage_errors() -> Iterator[None]:
-    """What typer says about a wrong command line quotes it."""
+    """Escape what typer's messages quote of a wrong command line."""
     try:
         yield
     except Exception as error:

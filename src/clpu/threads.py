@@ -1,4 +1,4 @@
-"""How many threads torch computes with: set for one block of code in one thread, and nowhere else.
+"""Set the number of threads that torch computes with, for one block of code in one thread and nowhere else.
 
 torch keeps a count for each thread of the process and one more, which a thread takes over when it first computes.
 `torch.set_num_threads` changes both, so setting and resetting it would change what threads started later get.
@@ -81,7 +81,7 @@ def _set_by_torch(count: int) -> None:
     """The same with torch's own means: set it here, then put back from a new thread what new threads get.
 
     For builds of torch that do not export the functions. A thread that first computes in the instant between the two
-    would get this count for good.
+    would keep this count.
     """
     with _lock:
         default = _in_new_thread(torch.get_num_threads)

@@ -46,7 +46,7 @@ def test_every_job_records_what_computed_it(started):
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
     before = (folder / "run.json").read_bytes()
-    with pytest.raises(BadRun, match=r"abababab \(here\).*--mix-machines"):
+    with pytest.raises(BadRun, match=r"abababab \(this machine\).*--mix-machines"):
         auditing.run(planned("ind", "seq"), folder)
     assert (folder / "run.json").read_bytes() == before
 
@@ -115,7 +115,7 @@ def test_the_function_has_the_same_rule(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         audit("seq", TASKS, "1R 2T 2F", runs=4, folder=tmp_path, progress=stop_after_one(), **TINY)
     monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
-    with pytest.raises(BadRun, match=r"abababab \(here\)"):
+    with pytest.raises(BadRun, match=r"abababab \(this machine\)"):
         audit("seq", TASKS, "1R 2T 2F", runs=4, folder=tmp_path, **TINY)
     made = audit("seq", TASKS, "1R 2T 2F", runs=4, folder=tmp_path, mix_machines=True, **TINY)
     assert "part of Seq" in made.page()

@@ -8,7 +8,6 @@ from leaky import HARMLESS, LEAKY, BatchNormShared, HeadKept, TemporaryTaskRehea
 from quicker import fewer_resamples  # noqa: F401  a fixture of the whole module
 
 import clpu
-from clpu import testing
 from clpu.audit import run as auditing
 from clpu.audit.api import audit
 from clpu.audit.bitwise import fingerprint
@@ -19,6 +18,8 @@ from clpu.methods import plugins
 from clpu.methods.clpu_derpp import CLPUDERpp
 from clpu.runs.profiles import profile, with_overrides
 from clpu.testing import checks_for, make_task, run_stream
+from clpu.testing.forgetting import what_was_forgotten_leaves_no_trace
+from clpu.testing.states import nothing_is_kept_outside_the_state
 
 TASKS = {name: make_task(name, 48) for name in "12345"}
 SETTINGS = {"epochs": 1, "lr": 0.1, "memory": 20}
@@ -150,7 +151,7 @@ def test_a_method_without_a_leak_is_proved_exact(method):
 
 @pytest.mark.parametrize("method", HARMLESS, ids=lambda method: method.name)
 def test_what_cannot_leak_passes_the_checks_too(method):
-    for check in (testing.what_was_forgotten_leaves_no_trace, testing.nothing_is_kept_outside_the_state):
+    for check in (what_was_forgotten_leaves_no_trace, nothing_is_kept_outside_the_state):
         check(method)
 
 

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_bench_run import figures, tiny
+from test_bench_run import metrics_in, tiny
 
 from clpu.bench.run import run
 from clpu.methods import METHODS, plugins
@@ -53,7 +53,7 @@ def test_a_cluster_one_of_whose_workers_is_killed_gives_the_same_figures(cluster
     assert run(longer, tmp_path / "cluster", 2, kill_once, cluster.run_jobs) == {}
     assert killed
     assert run(longer, tmp_path / "local again") == {}
-    assert figures(tmp_path / "cluster") == figures(tmp_path / "local again")
+    assert metrics_in(tmp_path / "cluster") == metrics_in(tmp_path / "local again")
     assert sum(e.kind == "done" for e in events) == 4
 
 

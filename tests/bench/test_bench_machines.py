@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 import torch
 from rich.console import Console
-from test_bench_run import figures, tiny
+from test_bench_run import metrics_in, tiny
 
 from clpu import BadRun, jsonfile, machine
 from clpu.bench.run import run
@@ -94,7 +94,7 @@ def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_pa
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):
     before = contents(folder)
     with pytest.raises(
-        BadRun, match=r"\(existing\), abababab \(here\).*choose a different --out, or give --mix-machines"
+        BadRun, match=r"\(existing\), abababab \(this machine\).*choose a different --out, or give --mix-machines"
     ) as refused:
         run(tiny(), folder)
     assert "\n" not in str(refused.value)
@@ -106,15 +106,15 @@ def test_another_thread_count_or_version_is_refused(folder, monkeypatch):
     for change in ({"threads": 3}, {"versions": {**here().versions, "numpy": "0.1"}}):
         monkeypatch.setattr(machine, "here", lambda device, change=change: replace(here(device), **change))
         with pytest.raises(
-            BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(here\\)"
+            BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(this machine\\)"
         ):
             run(tiny(), folder)
 
 
 def test_a_finished_run_is_reported_by_any_machine(folder, differently):
-    before = figures(folder)
+    before = metrics_in(folder)
     assert run(tiny(("seq",)), folder) == {}
-    assert figures(folder) == before
+    assert metrics_in(folder) == before
     assert read_run(folder).recipe.machines[0].fingerprint != ELSEWHERE
 
 
@@ -134,7 +134,7 @@ def test_a_job_that_is_finished_counts_before_its_method_is(folder, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(("seq",)), folder, listener=stop)
     monkeypatch.setattr(machine, "fingerprint", lambda: ELSEWHERE)
-    with pytest.raises(BadRun, match=r"abababab \(here\)"):
+    with pytest.raises(BadRun, match=r"abababab \(this machine\)"):
         run(tiny(("seq",)), folder)
     assert run(tiny(("seq",)), folder, mix=True) == {}
     assert [made.fingerprint == ELSEWHERE for made in read_run(folder).recipe.machines_of("seq")] == [False, True]
@@ -214,12 +214,12 @@ def test_the_result_of_a_worker_that_computes_differently_is_not_used(started, t
     events = []
     failures = run(tiny(("seq",)), tmp_path, listener=events.append, performer=cluster(names[1:]), elsewhere=True)
     assert list(failures) == names[1:]
-    assert "abababab (here)" in failures[names[1]]
+    assert "abababab (this machine)" in failures[names[1]]
     assert "--mix-machines" in failures[names[1]]
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done", "failed"]
     assert not read_run(tmp_path).results
     assert run(tiny(("seq",)), tmp_path, performer=cluster([]), elsewhere=True) == {}
-    assert figures(tmp_path) == figures(started)
+    assert metrics_in(tmp_path) == metrics_in(started)
     assert len(recorded(tmp_path)) == 1
 
 
@@ -276,7 +276,7 @@ def test_a_job_with_a_damaged_record_is_done_again(started, tmp_path, record):
     done = []
     assert run(tiny(("seq",)), tmp_path, listener=lambda e: done.append(e.job) if e.kind == "done" else None) == {}
     assert path.stem in done
-    assert figures(tmp_path) == figures(started)
+    assert metrics_in(tmp_path) == metrics_in(started)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_bench_is_not_resumed_with_less_of_the_cpu(tmp_path):
     before = contents(folder)
     refused = clpu(tmp_path, *common, "seq,ind", ATEN_CPU_CAPABILITY="default")
     assert refused.returncode == 1
-    assert any(f"CPU capability: {own} (existing), {least} (here)" in refused.stderr for least in LEAST)
+    assert any(f"CPU capability: {own} (existing), {least} (this machine)" in refused.stderr for least in LEAST)
     assert "fingerprint of float32 results" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert contents(folder) == before

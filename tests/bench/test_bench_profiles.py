@@ -94,7 +94,7 @@ def test_what_was_changed_is_kept_and_the_network_can_be_changed():
         with_settings(profile("rot-digits", "smoke"), ["network=brain"], ["er"])
 
 
-@pytest.mark.parametrize(("text", "says"), [("lr={[]:1}", "a number"), ("uniform_loss=yes", "true or false")])
+@pytest.mark.parametrize(("text", "says"), [("lr={[]:1}", "a number"), ("uniform_loss=yes", "a boolean")])
 def test_values_of_another_type_are_refused(text, says):
     chosen = with_settings(profile("rot-digits", "smoke"), [text], ["er"])
     with pytest.raises(BadSetting, match=says):

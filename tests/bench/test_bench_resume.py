@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from rich.console import Console
-from test_bench_run import figures, tiny
+from test_bench_run import metrics_in, tiny
 
 from clpu import machine
 from clpu.bench.measure import load, measure, perform, save
@@ -156,7 +156,7 @@ def test_a_run_whose_worker_is_killed_resumes_inside_the_job(tmp_path):
     steps = []
     assert run(plan, tmp_path / "killed", listener=lambda e: steps.append((e.job, e.request, e.kind))) == {}
     assert not any(kind == "step" and number <= begun[job] for job, number, kind in steps)
-    assert figures(tmp_path / "killed") == figures(tmp_path / "undisturbed")
+    assert metrics_in(tmp_path / "killed") == metrics_in(tmp_path / "undisturbed")
     assert not (tmp_path / "killed" / "jobs").exists()
 
 

@@ -38,7 +38,7 @@ def tiny(methods=("seq", "clpu-der++"), overrides=(), requests="1R 2T 2F", seeds
     return plan(stream, chosen, methods, requests, seeds)
 
 
-def figures(folder):
+def metrics_in(folder):
     """What a run found, without the times it took."""
     found = {}
     for path in sorted((folder / "results").glob("*.json")):
@@ -105,7 +105,7 @@ def test_learning_that_methods_share_is_done_once_and_changes_no_figure(tmp_path
     assert run(planned, tmp_path / "not", performer=without) == {}
     # Both methods learn 1R in the same way, actual and counterfactual.
     assert (together, len(fits) - together) == (4, 6)
-    assert figures(tmp_path / "shared") == figures(tmp_path / "not")
+    assert metrics_in(tmp_path / "shared") == metrics_in(tmp_path / "not")
     # Learning taken from another job counts as if it had been done.
     for folder in ("shared", "not"):
         for result in read_run(tmp_path / folder).results.values():
@@ -134,12 +134,12 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_figures(finished, tmp
     assert len(jobs) == 2
     assert len(again) == 2
     assert not set(jobs) & set(again)
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
 
 
 def test_worker_processes_give_the_same_figures(finished, tmp_path):
     assert run(tiny(), tmp_path, workers=2) == {}
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
 
 
 def test_a_killed_worker_fails_its_job_only_and_the_next_run_completes(finished, tmp_path):
@@ -155,7 +155,7 @@ def test_a_killed_worker_fails_its_job_only_and_the_next_run_completes(finished,
     assert len(failures) == 1
     assert "SIGKILL" in next(iter(failures.values()))
     assert run(tiny(), tmp_path) == {}
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
 
 
 def test_a_job_that_fails_is_reported_with_its_reason_and_the_others_continue(tmp_path):
@@ -285,7 +285,7 @@ def test_damaged_jobs_and_results_are_recomputed(finished, tmp_path):
     again = []
     assert run(work, tmp_path, listener=lambda e: again.append(e.job) if e.kind == "done" else None) == {}
     assert again == [job.name for job in work.jobs["seq"][1:]]
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
 
 
 def test_a_full_disk_while_a_method_is_put_together_fails_that_method_only(finished, tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_a_full_disk_while_a_method_is_put_together_fails_that_method_only(finis
     assert list(read_run(tmp_path).results) == ["clpu-der++"]
     monkeypatch.undo()
     assert run(tiny(), tmp_path, listener=lambda e: pytest.fail("nothing is to be trained again")) == {}
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
 
 
 def test_what_a_kill_leaves_is_cleared(finished, tmp_path):
@@ -328,7 +328,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
 def test_further_methods_may_join_a_run(finished, tmp_path):
     run(tiny(("seq",)), tmp_path)
     run(tiny(("clpu-der++",)), tmp_path)
-    assert figures(tmp_path) == figures(finished)
+    assert metrics_in(tmp_path) == metrics_in(finished)
     assert read_run(tmp_path).recipe.methods == ("seq", "clpu-der++")
 
 
@@ -392,7 +392,7 @@ def test_the_estimated_work_grows_with_what_a_method_does():
 
 def test_data_are_shared_between_processes_not_copied():
     data = TaskData("1", torch.rand(8, 5), torch.arange(8) % 2, torch.rand(4, 5), torch.arange(4) % 2, (0, 1))
-    assert all(t.is_shared() for t in vars(engine._shared(data)).values() if isinstance(t, torch.Tensor))
+    assert all(t.is_shared() for t in vars(engine.in_shared_memory(data)).values() if isinstance(t, torch.Tensor))
 
 
 def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):
@@ -401,7 +401,7 @@ def test_a_network_that_did_not_change_is_not_examined_again(monkeypatch):
     logits = Agent.logits
     monkeypatch.setattr(Agent, "logits", lambda agent, task, *rest: (asked.append(task), logits(agent, task, *rest))[1])
     measured = perform(job, made.data)
-    # After 1R all three tasks; after 2T only task 2, which has a network of its own; after 2F again only task 2.
+    # After 1R all three tasks; after 2T only task 2, which has its own network; after 2F again only task 2.
     assert asked == ["1", "2", "3", "2", "2"]
     agent = Agent("clpu-der++", seeds=job.seeds, **job.settings)
     for number, request in enumerate(Stream("1R 2T 2F")):

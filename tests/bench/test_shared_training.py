@@ -1,4 +1,4 @@
-"""Training that methods have in common is done once, and nobody can tell."""
+"""Training that methods have in common is done once, with the same results."""
 
 from dataclasses import replace
 from types import SimpleNamespace

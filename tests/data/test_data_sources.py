@@ -185,7 +185,7 @@ def test_two_processes_that_ask_at_once_fetch_once(cache: Path, originals: Path,
 
 
 class Web(urllib.request.HTTPSHandler):
-    """Answers https requests from a dictionary; a text value is a redirection."""
+    """Answers https requests from a dictionary; a string is a redirection."""
 
     def __init__(self, pages: dict[str, bytes | str], missing: int = 0) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ import numpy as np
 from clpu import jsonfile, metrics
 from clpu.methods import METHODS, label_of
 from clpu.requests import Stream
-from clpu.results import Forget, Result, alive_after, result_path
+from clpu.results import ForgetResult, Result, alive_after, result_path
 from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
 
 
@@ -126,7 +126,7 @@ def _forget(run, character, stream, names, number, images, rng):
     chance = 1 / np.array(run.data.classes)
     accuracy = np.where(known, character.learns, chance)[:, None] + rng.normal(0, 0.01, (len(names), never))
     task = stream[number - 1].task
-    return Forget(number, task, str(counterfactual), accuracy.clip(0, 1), in_group, across)
+    return ForgetResult(number, task, str(counterfactual), accuracy.clip(0, 1), in_group, across)
 
 
 def run_folder(folder: Path, without=(), **changes) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from fabricate import recipe, result, run_folder
 
 from clpu import BadRun, jsonfile
-from clpu.results import Forget, Result, read_run, result_path
+from clpu.results import ForgetResult, Result, read_run, result_path
 from clpu.runs.recipe import Recipe, read_recipe
 
 #: What a recipe may lack.
@@ -206,8 +206,8 @@ class TestRefusals:
             (lambda v: v["alive"][2].remove("1"), "do not follow from the requests"),
             (lambda v: v["requests"].__setitem__(7, "9F"), "cannot be read"),
             (lambda v: v["requests"].__setitem__(7, "4F"), "do not follow from the requests"),
-            (lambda v: v["forgets"].pop(), "forgets do not follow"),
-            (lambda v: v["forgets"][0].update(counterfactual="1R"), "forgets do not follow"),
+            (lambda v: v["forgets"].pop(), "forget requests do not follow"),
+            (lambda v: v["forgets"][0].update(counterfactual="1R"), "forget requests do not follow"),
             (lambda v: v["forgets"][0]["in_group"].pop("2"), "instead of"),
             (lambda v: v["forgets"][0]["in_group"]["2"][0].__setitem__(1, 0.6), "not symmetric"),
             (lambda v: v["forgets"][0]["across"]["2"][0].__setitem__(1, 0.8), "between 0 and 0.693"),
@@ -244,5 +244,5 @@ class TestRefusals:
         with pytest.raises(BadRun, match="name 6 tasks, the data have 5"):
             replace(made, requests="1R 2R 3R 4R 5R 6R")
         with pytest.raises(BadRun, match="for 3 seeds"):
-            Forget(1, "1", "", np.zeros((1, 3)), {"1": np.zeros((2, 2))}, {"1": np.zeros((2, 3))})
+            ForgetResult(1, "1", "", np.zeros((1, 3)), {"1": np.zeros((2, 2))}, {"1": np.zeros((2, 3))})
         assert isinstance(made, Recipe)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from clpu.store import open as open_store
 from clpu.store.__main__ import app
+from clpu.workers import Workers
 
 SMALL = ["--epochs", "1", "--set", "hidden=6", "--memory", "6"]
 
@@ -51,6 +52,25 @@ def test_from_init_to_forget(store: Path, data: Path) -> None:
     run("keep", store, "two")
     with open_store(store, read_only=True) as agent:
         assert agent.tasks == {"one": "R", "two": "R"}
+
+
+def test_workers_share_a_request_and_end_up_with_the_same_digest(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = []
+
+    def in_this_process(self, work, setup, pieces, *, alike=False):  # type: ignore[no-untyped-def]
+        shared.append(self)
+        return ((number, work(setup, piece)) for number, piece in enumerate(pieces))
+
+    monkeypatch.setattr("clpu.bases.base.Base.at_once", 7)
+    monkeypatch.setattr("clpu.workers.Workers.map", in_this_process)
+    for name, options in (("alone", []), ("shared", ["--workers", "3"])):
+        run("init", data / name, "--method", "ridge")
+        run("learn", data / name, "one", "--data", data / "1.npz", *options)
+        run("add", data / name, "one", "--data", data / "2.npz", *options)
+    assert shared == [Workers(3)] * 2
+    with open_store(data / "alone") as alone, open_store(data / "shared", workers=2) as agent:
+        assert agent.digest() == alone.digest()
+        assert agent.workers == Workers(2)
 
 
 def test_status_shows_tasks_accuracy_bytes_and_digest(store: Path, data: Path) -> None:

@@ -17,7 +17,7 @@ def add_commands(app: typer.Typer) -> None:
     def audit(
         benchmark: options.Benchmark = "rot-digits",
         methods: options.Methods = None,
-        profile: options.Size = "small",
+        profile: options.ProfileName = "small",
         runs: Annotated[
             Optional[int],  # noqa: UP045
             typer.Option("--runs", "--seeds", help="Agents per group.", show_default="the profile's"),

@@ -35,6 +35,10 @@ class Base(ABC):
     integer: ClassVar[bool] = False
     #: Whether all inputs must have one shape.
     one_shape: ClassVar[bool] = False
+    #: How many records a worker gets at a time.
+    at_once: ClassVar[int] = 65_536
+    #: Whether it computes with integers, so that every machine gives the same features.
+    exact: ClassVar[bool] = False
 
     def encoded(self, x: Any) -> Any:
         """Inputs as numbers; a base that reads text makes tokens of it."""
@@ -60,6 +64,7 @@ class Raw(Base):
 
     scale = STEPS
     one_shape = True
+    exact = True
 
     def __init__(self, settings: RawSettings) -> None:
         self.gains = settings.gains
@@ -99,6 +104,8 @@ class OneAtATime(Base):
 
     Sums of floats depend on the order of their terms, and libraries choose it by the size of a batch.
     """
+
+    at_once = 512
 
     #: One record at a time is looked at.
     network: torch.nn.Module

@@ -24,7 +24,7 @@ def add_commands(app: typer.Typer) -> None:
                 show_default="the profile's, 3 or 5",
             ),
         ] = None,
-        profile: options.Size = "small",
+        profile: options.ProfileName = "small",
         requests: options.Requests = "clpu-2022",
         out: Annotated[
             Optional[Path],  # noqa: UP045

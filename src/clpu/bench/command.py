@@ -1,4 +1,4 @@
-"""What `clpu bench` does: plan, run with progress, report."""
+"""The command `clpu bench`: plan, run with progress, report."""
 
 from __future__ import annotations
 

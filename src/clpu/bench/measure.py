@@ -28,7 +28,7 @@ from clpu.state import State
 
 @dataclass
 class Cost:
-    """What a job cost: bytes of one replica after each request, seconds of each request, seconds of evaluation."""
+    """The cost of a job: bytes of one replica after each request, seconds of each request and of evaluation."""
 
     bytes: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class JobResult:
-    """What came out: accuracy (request, task, seed), log-probabilities {(request, task): (seed, image, class)}.
+    """The result of a job: accuracy (request, task, seed), log-probabilities {(request, task): (seed, image, class)}.
 
     `class_incremental` (seed,) is the accuracy at the end on all active tasks together, when nobody names the task.
     `state` are the bytes of the agent, for a job that is not finished.

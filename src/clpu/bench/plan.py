@@ -1,4 +1,4 @@
-"""What a benchmark will do: one job per method, group and seeds."""
+"""The plan of a benchmark: one job per method, group and seeds."""
 
 from __future__ import annotations
 

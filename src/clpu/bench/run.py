@@ -10,7 +10,7 @@ import numpy as np
 from clpu.bench.measure import JobResult, load, measure
 from clpu.metrics import jsd_matrix
 from clpu.requests import Stream
-from clpu.results import RESULTS, Forget, Result, alive_after, decode_result
+from clpu.results import RESULTS, ForgetResult, Result, alive_after, decode_result
 from clpu.runs import folder
 from clpu.runs.folder import Kind, Plan
 
@@ -35,7 +35,7 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
             others = np.concatenate([m.outputs[last, task.name] for m in never])
             in_group[task.name], across[task.name] = jsd_matrix(others), jsd_matrix(runs, others)
         forgets.append(
-            Forget(
+            ForgetResult(
                 request=number,
                 task=stream[number - 1].task,
                 counterfactual=text,
@@ -57,7 +57,7 @@ def combine(plan: Plan, method: str, measured: Mapping[str, JobResult]) -> Resul
     )
 
 
-#: What makes a run a benchmark.
+#: The kind of run that is a benchmark.
 BENCHMARK = Kind("benchmark", RESULTS, decode_result, measure, load, combine)
 
 run = partial(folder.run, BENCHMARK)

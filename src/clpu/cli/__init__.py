@@ -48,16 +48,18 @@ def demo(
     stream: str = typer.Option("clpu-2022", "--requests", help="Requests, such as '1R 2T 2F', for tasks 1 to 5."),
     seed: int = typer.Option(0, help="The agent's seed."),
     threads: int = typer.Option(1, help="Threads to compute with. A different number may give different digests."),
+    load: Load = None,
 ) -> None:
     """Watch an agent learn five rotations of handwritten digits, forget two, and prove that nothing is left."""
     from clpu.cli.demo import show
 
+    load_files(load)
     show(method, stream, seed, threads)
 
 
 @app.command()
 def methods(load: Load = None) -> None:
-    """List the methods, what they promise, and their settings."""
+    """List the methods, whether they forget exactly, and their settings."""
     from clpu.cli.methods import show
 
     load_files(load)

@@ -14,7 +14,9 @@ from clpu.agent import Agent
 from clpu.agent import Progress as Step
 from clpu.data import Task, tasks
 from clpu.errors import BadRequest
+from clpu.methods import find_method
 from clpu.requests import Request, Stream, meaning
+from clpu.settings import setting_fields
 
 SETTINGS: dict[str, Any] = {"epochs": 10, "lr": 0.1}
 WORDS = {
@@ -34,7 +36,7 @@ def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
     unknown = [task for task in stream.tasks if task not in data]
     if unknown:
         raise BadRequest(f"the demo has tasks {', '.join(data)}; the stream names {', '.join(unknown)}")
-    agent = Agent(method, seed=seed, threads=threads, **SETTINGS)
+    agent = _agent(method, seed, threads)
     doing = " learns handwritten digits, each task rotated by a different angle, and forgets some of them."
     console.print(Text.assemble((agent.method, "bold"), doing))
     kinds = (("permanent", "green"), ", ", ("temporary", "yellow"))
@@ -50,6 +52,11 @@ def show(method: str, requests: str, seed: int, threads: int = 1) -> None:
             table.add_row(str(request), did, *(_cell(agent, data[name]) for name in stream.tasks))
     console.print(table)
     _compare(console, agent, stream, data)
+
+
+def _agent(method: str, seed: int, threads: int) -> Agent:
+    known = setting_fields(find_method(method).Settings)
+    return Agent(method, seed=seed, threads=threads, **{k: v for k, v in SETTINGS.items() if k in known})
 
 
 def _bar(console: Console) -> Progress:
@@ -83,7 +90,7 @@ def _compare(console: Console, agent: Agent, stream: Stream, data: dict[str, Tas
     if not stream.forgets:
         console.print("\nNothing was to be forgotten, so there is nothing to compare.")
         return
-    never = Agent(agent.method, seed=agent.seeds[0], threads=agent.threads, **SETTINGS)
+    never = _agent(agent.method, agent.seeds[0], agent.threads)
     counterfactual = stream.counterfactual()
     with _bar(console) as bar:
         for request in counterfactual:

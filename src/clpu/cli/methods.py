@@ -6,8 +6,7 @@ from rich.table import Table
 
 from clpu import terminal
 from clpu.methods import METHODS
-from clpu.settings import Training
-from clpu.settings import setting_fields as known
+from clpu.settings import setting_fields
 
 
 def show() -> None:
@@ -22,16 +21,17 @@ def show() -> None:
         table.add_row(terminal.text(name, "bold"), kind, terminal.text(about))
     console.print(table)
     settings = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("setting", "default", "of", "meaning"):
+    for column in ("setting", "default", "used by", "meaning"):
         settings.add_column(column)
-    of: dict[str, list[str]] = {}
+    used_by: dict[str, list[str]] = {}
     fields = {}
     for name, method in METHODS.items():
-        for setting, field in known(method.Settings).items():
-            of.setdefault(setting, []).append(name)
+        for setting, field in setting_fields(method.Settings).items():
+            used_by.setdefault(setting, []).append(name)
             fields[setting] = field
     for setting, field in fields.items():
-        users = "all" if setting in known(Training) else " ".join(of[setting])
+        without = [name for name in METHODS if name not in used_by[setting]]
+        users = " ".join(["all but", *without] if len(without) <= 2 else used_by[setting]) if without else "all"
         cells = (setting, field.default, users, field.metadata["help"])
         settings.add_row(*map(terminal.text, cells))
     console.print()

@@ -38,7 +38,7 @@ def crop_and_flip(x: Tensor, generators: Sequence[Generator], padding: int = 4) 
 
 
 def draw(generators: Sequence[Generator], batch: int, padding: int) -> Tensor:
-    """What `crop_and_flip` draws: (replicas, 3, batch) of row shifts, column shifts and flips."""
+    """Draw the numbers of `crop_and_flip`: (replicas, 3, batch) of row shifts, column shifts and flips."""
     drawn = []
     for generator in generators:
         shifts = torch.randint(0, 2 * padding + 1, (2, batch), generator=generator)

@@ -61,7 +61,7 @@ def unchanged(x: Tensor) -> Tensor:
 
 
 class Batches:
-    """Some passes over a task's data, each replica in an order of its own.
+    """Some passes over a task's data, each replica in its own order.
 
     With `balanced`, every class is seen equally often in a pass, whatever its share of the data. A pass is cut into
     ⌈n / batch_size⌉ batches as equal as can be, so that none has a single odd example (which BatchNorm could not take).
@@ -90,7 +90,7 @@ class Batches:
 
     @property
     def starts(self) -> list[int]:
-        """The position in the whole run of examples at which each step begins."""
+        """The position in the complete run of examples at which each step begins."""
         starts, position = [], 0
         for size in self.sizes * self.epochs:
             starts.append(position)

@@ -20,7 +20,7 @@ class Blends:
     """Draws `count` inputs per step, divided over tasks: λ·a + (1 − λ)·b of two examples a, b of a task's memory.
 
     λ is uniform in [0, 1]. Then a share `noise` of the values of each blend, one in each of equal stretches, is
-    replaced by uniform numbers: bytes from the whole range of a byte, other values from the range that the memory has
+    replaced by uniform numbers: bytes from the full range of a byte, other values from the range that the memory has
     at that place. Integers (tokens) cannot be blended: for them the examples a are drawn as they are.
 
     `pixels` makes numbers of bytes. Tasks whose memories and numbers of classes are alike are drawn together.
@@ -90,7 +90,7 @@ class _Table:
                 yield self._blend(numbers)
 
     def _blend(self, numbers: Tensor) -> Tensor:
-        """The inputs that numbers (K·tasks, share, 3 + 2·noisy) stand for."""
+        """The inputs that numbers (K·tasks, share, 3 + 2·noisy) encode."""
         group = torch.arange(len(numbers), device=numbers.device).view(-1, 1, 1)
         pair = _whole(numbers[..., :2], self._kept) + group * self._kept
         a = self._examples(pair[..., 0])

@@ -153,5 +153,5 @@ def mean(terms: Iterable[Loss | Tensor]) -> Loss:
 
 
 def softmax(outputs: Tensor) -> Tensor:
-    """Softmax over the classes, computed along memory as the outputs lie in it."""
+    """Softmax over the classes, computed along the axis that is contiguous in memory."""
     return F.softmax(outputs, -1) if outputs.stride(-1) == 1 else F.softmax(outputs.mT, -2).mT

@@ -19,7 +19,7 @@ STEPS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Memory:
-    """What is kept of a task: inputs in their compact form, classes, and (for DER++) outputs h.
+    """The examples kept of a task: inputs in their compact form, classes, and (for DER++) outputs h.
 
     Every tensor has the replica axis in front: x (K, kept, *input), y (K, kept), logits (K, kept, classes).
     """
@@ -70,7 +70,7 @@ class Reservoir:
     def __init__(self, batches: Batches, size: int, sources: Sequence[torch.Generator]) -> None:
         self.data = batches.data
         self.places = torch.stack([survivors(batches.examples_seen, size, s) for s in sources])
-        # The slots in the order in which they are filled for good: of which replica, and by which row of its batch.
+        # The slots in the order in which they are last filled: of which replica, and by which row of its batch.
         self._slots = self.places.flatten().argsort()
         places = self.places.flatten()[self._slots]
         starts = self.places.new_tensor(batches.starts)
@@ -93,7 +93,7 @@ class Reservoir:
             self._logits.append(logits.detach()[replica.to(logits.device), row.to(logits.device)])
 
     def memory(self) -> Memory:
-        """What was kept."""
+        """Return the examples kept."""
         device = self.data.x.device
         index = self._in_slots(self._indices).to(device)
         return Memory(self.data.x[index], self.data.y[index], self._in_slots(self._logits) if self._logits else None)

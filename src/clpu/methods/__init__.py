@@ -1,4 +1,4 @@
-"""The methods, one small file each; see docs/adding-a-method.md for one of your own.
+"""The methods, one small file each; see docs/adding-a-method.md to add yours.
 
 They are imported in the order in which tables list them: the paper's nine first.
 """

@@ -1,4 +1,4 @@
-"""What a method is, and what it has at hand: networks, the training loop and its random numbers."""
+"""The contract of a method, and the tools it has: networks, the training loop and random numbers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from clpu.requests import Scope
 from clpu.settings import Training
 from clpu.state import Leaf, State, Task
 from clpu.state.schema import Schema
+from clpu.workers import ONE
 
 #: The methods by name, in the order in which tables list them.
 METHODS: dict[str, type[Method]] = {}
@@ -96,8 +97,10 @@ class Method(ABC):
         self.seeds = tuple(seeds)
         self.device = blueprint.device
         self.progress = progress
+        #: Who shares the work of a request, where a method can divide it.
+        self.workers = ONE
 
-    # What a method defines
+    # To be defined by a method
 
     @abstractmethod
     def learn(self, state: State, task: str, data: Examples, temporary: bool) -> State:
@@ -119,11 +122,14 @@ class Method(ABC):
         """The state without the records that a scope names, for methods that forget records."""
         return state.without(**scope.keywords())
 
+    def take_along(self, before: State, after: State, scope: Scope) -> None:
+        """Derive in memory for a state without some records what is known about the state before; optional."""
+
     @abstractmethod
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
         """Outputs (replicas, n, classes) for inputs (n, *input), from `shared` and the task's own leaf.
 
-        For a task that is not active they are what an untrained head of so many `classes` gives.
+        For a task that is not active, the outputs of an untrained head with that many `classes`.
         """
 
     def memory_accuracy(self, state: State, task: str) -> float | None:
@@ -131,7 +137,7 @@ class Method(ABC):
         return None
 
     def scores(self, state: State, inputs: Mapping[str, Tensor]) -> Tensor:
-        """How likely inputs belong to each task and label, as logarithms up to a constant; "none of these" is last.
+        """Log-likelihoods, up to a constant, that inputs belong to each task and label; "none of these" is last.
 
         `inputs` are the same inputs (n, *input) as each task scales them. The answer has the shape (replicas, n,
         pairs + 1), pairs in the order of the tasks in `inputs` and of their labels. A baseline over heads, which
@@ -142,15 +148,15 @@ class Method(ABC):
         return torch.cat([*parts, none], -1)
 
     def shared_schema(self, state: State) -> Schema:
-        """What the shared leaf may hold; saved states are checked by it."""
+        """The tensors that the shared leaf may hold; saved states are checked against it."""
         return {}
 
     def task_schema(self, state: State, task: Task) -> Schema:
-        """What a task's own leaf may hold; saved states are checked by it."""
+        """The tensors that a task's own leaf may hold; saved states are checked against it."""
         return {}
 
     def people_schema(self, state: State, task: Task) -> Schema:
-        """What the leaves of people may hold, for methods that forget records."""
+        """The tensors that the leaves of people may hold, for methods that forget records."""
         return {}
 
     def check(self, state: State) -> None:
@@ -160,7 +166,7 @@ class Method(ABC):
         """The network that answers for a task, active or not, for whoever looks inside; `None` if there is none."""
         return None
 
-    # What a method has at hand
+    # Tools of a method
 
     @classmethod
     def takes(cls, network: object) -> bool:
@@ -183,7 +189,7 @@ class Method(ABC):
         return self.blueprint.network(inputs, self.seeds, task)
 
     def feature_count(self, inputs: Inputs) -> int:
-        """How many features a network gives for such inputs."""
+        """Return the number of features that a network gives for such inputs."""
         return self.blueprint.features(inputs, self.seeds)
 
     def with_fresh_head(self, network: Network, task: str, classes: int) -> Network:
@@ -202,7 +208,7 @@ class Method(ABC):
         return Batches(data, self.settings.epochs, self.settings.batch_size, draws, augment, balanced)
 
     def augmentation(self, task: str, purpose: str) -> Augment:
-        """What `settings.augment` does to a batch of images (K, batch, channels, height, width)."""
+        """Return the function that augments a batch of images (K, batch, channels, height, width)."""
         if self.settings.augment == "none":
             return unchanged
         sources = self.generators(task, f"augment {purpose}")
@@ -237,7 +243,7 @@ class Method(ABC):
 
 
 def inputs_of(source: Examples | Tensor | Task) -> Inputs:
-    """What one input of these examples, of these inputs (n, *input), or of this task looks like."""
+    """Describe one input of these examples, of these inputs (n, *input), or of this task."""
     if isinstance(source, Task):
         return Inputs.from_json(source.facts["inputs"])
     x = source if isinstance(source, Tensor) else source.x
@@ -245,7 +251,7 @@ def inputs_of(source: Examples | Tensor | Task) -> Inputs:
 
 
 def known_classes(state: State, task: str, classes: int | None) -> int:
-    """How many classes a task has, or so many as were asked for; `UnknownTask` if nobody knows."""
+    """Return a task's number of classes; if it is not active, the number asked for, or `UnknownTask` without one."""
     if task in state.tasks:
         return len(state.tasks[task].labels)
     if classes is None:

@@ -22,7 +22,7 @@ from clpu.state import State
 
 
 class CLPU(ReplayMethod):
-    """How a task is learned; `start` is where a temporary network begins."""
+    """Learning of permanent and temporary tasks; `start` is where a temporary network begins."""
 
     forgets = "temporary"
 

@@ -1,4 +1,4 @@
-"""CLPU-Live: CLPU whose teachers are asked while they are there. Ours, not the paper's.
+"""CLPU-Live: CLPU whose teachers are asked while they still exist. Ours, not the paper's.
 
 CLPU-DER++ keeps what the networks knew as the answers that they gave for 200 examples. But whenever a task is merged
 or learned permanently, the networks that know are still there, and can be asked about inputs near the data, without
@@ -40,7 +40,7 @@ class LiveSettings(ReplaySettings):
 
 
 class Lessons:
-    """What a teacher g knows of some tasks: 1/n Σ_τ (w·(f_τ − g_τ)² on blends of B_τ + ℓ on examples of B_τ)."""
+    """The loss towards a teacher g on some tasks: 1/n Σ_τ (w·(f_τ − g_τ)² on blends of B_τ + ℓ on examples of B_τ)."""
 
     def __init__(self, teacher: Network, blends: Blends, examples: Rehearsal, lr: float) -> None:
         self.teacher, self.blends, self.examples, self.lr = teacher, blends, examples, lr
@@ -120,7 +120,7 @@ class CLPULive(CLPU):
     def lessons(
         self, state: State, teacher: Network, memories: Mapping[str, Memory], task: str, purpose: str
     ) -> Lessons:
-        """What a teacher knows of tasks, from near their memories."""
+        """The loss towards a teacher on tasks, at inputs near their memories."""
         classes = {t: len(state.tasks[t].labels) for t in memories}
         blends = Blends(
             memories,

@@ -1,4 +1,4 @@
-"""What LwF and LSF have in common: the new head first, then the earlier heads' outputs kept as they were."""
+"""The common part of LwF and LSF: the new head first, then all of it with the earlier heads' outputs preserved."""
 
 from __future__ import annotations
 

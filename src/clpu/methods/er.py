@@ -57,5 +57,5 @@ class ER(ReplayMethod):
         return self.write(state.without(task), known)
 
     def retention_loss(self, sample: Sample, outputs: Tensor) -> Loss:
-        """The loss on a sample of tasks that stay, while another is forgotten."""
+        """The loss on a sample of tasks that stay, while a different one is forgotten."""
         return cross_entropy(outputs, sample.y)

@@ -31,7 +31,7 @@ class LSFSettings(EWCSettings, DistillationSettings):
 
 @register
 class LSF(ConsolidationMethod, DistillationMethod):
-    """Mnemonic codes: a Gaussian pattern per class, learned mixed with the class's inputs, stands for it later.
+    """Mnemonic codes: a Gaussian pattern per class, learned mixed with the class's inputs, represents it later.
 
     Cross-entropy on plain and on mixed inputs, on the codes of retained tasks, EWC's penalty and LwF's
     distillation. Forgetting drops the task's codes, F and θ*, and trains on the codes that are retained,

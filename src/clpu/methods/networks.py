@@ -1,4 +1,4 @@
-"""What methods have in common that answer with networks: main and isolated ones, memories, and further tensors."""
+"""The common part of methods that answer with networks: main and isolated ones, memories, further tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clpu.state.schema import Schema
 
 @dataclass
 class Knowledge:
-    """What the leaves of a state hold, as networks and memories: a working copy for one request.
+    """The leaves of a state as networks and memories: a working copy for one request.
 
     `main` is the main network with the heads of its tasks; `isolated` are networks of single tasks.
     """
@@ -65,9 +65,9 @@ class NetworkMethod(Method):
     # Between leaves and networks
 
     def read(self, state: State, tasks: Collection[str] | None = None, inputs: Inputs | None = None) -> Knowledge:
-        """What a state holds about some of its tasks (all by default); `inputs` are those of a new task."""
+        """Read the networks and memories of some tasks (all by default); `inputs` are those of a new task."""
         inputs = inputs_of_state(state) or inputs
-        assert inputs is not None, "nothing is learned, and nobody said what inputs look like"
+        assert inputs is not None, "nothing is learned, and no inputs were given"
         names = list(state.tasks) if tasks is None else [t for t in state.tasks if t in tasks]
         known = Knowledge(inputs, self._main(state, inputs))
         for task in names:
@@ -137,7 +137,7 @@ class NetworkMethod(Method):
         if isolated is not None:
             named |= {f"network/{name}": t for name, t in isolated.body.tensors.items()}
         if head is not None:
-            # A frozen body has no tensors of its own, so the head's name says whose it is.
+            # A frozen body has no tensors to store, so the head's name says whose it is.
             whose = "head" if isolated is None else "isolated"
             named |= {f"{whose}/weight": head.weight, f"{whose}/bias": head.bias}
         if task in known.memories:
@@ -167,12 +167,12 @@ class NetworkMethod(Method):
         ]
         return float(torch.cat(right, 1).double().mean())
 
-    # What saved states are checked by
+    # Schemas of saved states
 
     def shared_schema(self, state: State) -> Schema:
         inputs = inputs_of_state(state)
         if inputs is None:
-            raise BadState("the shared leaf does not say what inputs look like")
+            raise BadState("the shared leaf does not describe the inputs")
         replicas, features = len(self.seeds), self.feature_count(inputs)
         heads = {
             "forgotten/*/weight?": Spec("F32", (replicas, features, None)),
@@ -261,7 +261,7 @@ class NetworkMethod(Method):
 
 
 def inputs_of_state(state: State) -> Inputs | None:
-    """What inputs look like, by the active tasks or, if inexact methods forgot all, by the shared leaf."""
+    """Describe inputs by the active tasks or, if inexact methods forgot all, by the shared leaf."""
     for task in state.tasks.values():
         return inputs_of(task)
     if state.shared is None or "inputs" not in state.shared.specs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 from clpu.errors import BadSetting, Error
+from clpu.io import sha256
 from clpu.methods.base import METHODS
 from clpu.networks.blueprint import FACTORIES, NETWORKS
 
@@ -30,7 +30,7 @@ def load(path: Path | str) -> list[str]:
 
 def load_source(name: str, source: bytes) -> list[str]:
     """The same with a file's bytes. A file that was loaded before is not run again."""
-    checksum = hashlib.sha256(source).hexdigest()
+    checksum = sha256(source)
     if checksum in LOADED:
         return [registered for registered, known in CHECKSUMS.items() if known == checksum]
     registries: list[dict[str, Any]] = [METHODS, NETWORKS, FACTORIES]
@@ -60,13 +60,18 @@ def load_source(name: str, source: bytes) -> list[str]:
 
 
 def load_again(loaded: dict[str, tuple[str, bytes]]) -> str:
-    """In a worker: load what its parent has loaded; the reason if that fails here."""
+    """In a worker: load what its parent has loaded; the reason if that fails."""
     try:
         for name, source in loaded.values():
             load_source(name, source)
     except BadSetting as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module is part of clpu, and not a user's."""
+    return module.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _registered() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What ER, DER++ and CLPU-DER++ have in common: past tasks' memories are replayed while a new one is learned."""
+"""The common part of ER, DER++ and CLPU-DER++: past tasks' memories are replayed while a new one is learned."""
 
 from __future__ import annotations
 

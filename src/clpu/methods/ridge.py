@@ -12,24 +12,32 @@ the weights W = (G + λ·tr(G)/n)⁻¹ M of n records are derived from them, in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.linalg import solve_triangular
 
-from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, expanded, quantised
+from clpu.bases.base import OneAtATime
+from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, exact_product, expanded, quantised
 from clpu.errors import BadData, BadState
 from clpu.io import canonical
 from clpu.learning.batches import Examples
 from clpu.methods.base import Method, inputs_of, known_classes, register
+from clpu.networks.blueprint import Blueprint
 from clpu.requests import Label, Scope
 from clpu.settings import setting
 from clpu.state import Leaves, People, Records, State, Task
 from clpu.state.records import IDS, SCHEMA, ids_of
 from clpu.state.schema import Schema
 from clpu.threads import computing_with
+
+#: How many rows a worker sums at a time.
+ROWS_PER_WORKER = 256 * ROWS_AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -66,34 +74,65 @@ class Sums:
         return Sums(sums.gram, sums.moments[:, alive], tuple(named[i] for i in alive))
 
     def _with(self, parts: Iterable[Records], sign: int) -> Sums:
-        """These sums, changed in place. A float32 product of 1,024 rows of 8-bit integers is exact: 1024·127² < 2²⁴."""
+        """These sums, changed in place, by up to 1,024 rows at a time."""
         waiting: list[tuple[Tensor, Tensor]] = []
 
         def add() -> None:
-            phi = torch.cat([rows for rows, _ in waiting])
+            phi = F.pad(torch.cat([rows for rows, _ in waiting]), (0, 1), value=1)
             y = torch.cat([classes for _, classes in waiting])
-            self.gram.add_((phi.mT @ phi).to(torch.int64), alpha=sign)
-            self.moments.add_((phi.mT @ F.one_hot(y, len(self.labels)).float()).to(torch.int64), alpha=sign)
+            largest = ROWS_AT_ONCE * LARGEST**2
+            self.gram.add_(exact_product(phi.mT, phi, largest), alpha=sign)
+            ones = F.one_hot(y, len(self.labels)).to(torch.int8)
+            self.moments.add_(exact_product(phi.mT, ones, largest), alpha=sign)
             waiting.clear()
 
         for part in parts:  # small leaves are summed together
             rows, classes = part.rows, torch.from_numpy(np.searchsorted(self.labels, part.labels)[part.y])
             for start in range(0, len(rows), ROWS_AT_ONCE):
-                some = torch.from_numpy(rows[start : start + ROWS_AT_ONCE].astype(np.float32))
+                some = torch.from_numpy(np.array(rows[start : start + ROWS_AT_ONCE]))
                 if sum(len(phi) for phi, _ in waiting) + len(some) > ROWS_AT_ONCE:
                     add()
-                waiting.append((F.pad(some, (0, 1), value=1.0), classes[start : start + ROWS_AT_ONCE]))
+                waiting.append((some, classes[start : start + ROWS_AT_ONCE]))
         if waiting:
             add()
         return self
 
     def weights(self, penalty: float) -> Tensor:
         """W = (G + λ·tr(G)/n)⁻¹ M in float64; the constant, whose sum of squares is n, is not penalised."""
-        gram, moments = self.gram.double(), self.moments.double()
+        gram, moments = self.gram.double().mT, self.moments.double()  # symmetric; LAPACK goes by columns
         size = penalty * (gram.diagonal()[:-1].sum() / gram[-1, -1]).clamp_min(1.0)
         gram.diagonal()[:-1].add_(size)
-        factor = torch.linalg.cholesky(gram)
-        return torch.cholesky_solve(moments, factor)
+        failed = torch.empty((), dtype=torch.int32)
+        torch.linalg.cholesky_ex(gram, check_errors=True, out=(gram, failed))  # in place: a copy would take longer
+        return solve_triangular(gram.mT, solve_triangular(gram, moments, upper=False), upper=True)
+
+
+def in_pieces(parts: Iterable[Records], rows: int) -> list[list[Records]]:
+    """Records without their ids, in pieces of at most so many rows, for workers to sum."""
+    pieces: list[list[Records]] = [[]]
+    for part in parts:
+        start = 0
+        while start < len(part):
+            room = rows - sum(map(len, pieces[-1]))
+            pieces[-1].append(Records(part.rows[start : start + room], part.y[start : start + room], part.labels))
+            start += room
+            if sum(map(len, pieces[-1])) == rows:
+                pieces.append([])
+    return [piece for piece in pieces if piece]
+
+
+def _sums(setup: tuple[int, tuple[Label, ...]], parts: list[Records]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """In a worker: the sums over some records."""
+    sums = Sums.of(parts, *setup)
+    return sums.gram.numpy(), sums.moments.numpy()
+
+
+def _module_features(setup: tuple[Any, dict[str, Any], tuple[int, ...]], x: NDArray[Any]) -> NDArray[Any]:
+    """In a worker: what a user's module makes of some inputs."""
+    module, options, seeds = setup
+    ridge = Ridge(RidgeSettings(), Blueprint(module, options, torch.device("cpu")), seeds)
+    with torch.no_grad():
+        return ridge.module_features(torch.from_numpy(np.array(x))).numpy()
 
 
 @register
@@ -130,20 +169,21 @@ class Ridge(Method):
             merged = Records.of_leaf(leaves[people]).joined(records) if people in leaves else records
             leaves[people] = merged.to_leaf()
         after = before.with_records(leaves)
-        if sum(len(leaf.array("y")) for leaf in after.people.values()) * LARGEST**2 >= 2**62:
+        whole = state.with_task(task, after)
+        leaves_of_all = [leaf for one in whole.tasks.values() for leaf in one.people.values()]
+        if sum(leaf.specs["y"].shape[0] or 0 for leaf in leaves_of_all) * LARGEST**2 >= 2**63:
             raise BadData("the sums of so many records would not fit into 64 bits")
         self.carry(before, after, new.values(), 1)
-        return state.with_task(task, after)
+        return whole
 
-    def forget_records(self, state: State, scope: Scope) -> State:
-        found = state.held(scope)
-        after = state.removing(found)
+    def take_along(self, before: State, after: State, scope: Scope) -> None:
+        """The sums, without the part of the records that are gone."""
+        known = [name for name in after.tasks if before.tasks[name].records.known("sums") is not None]
         gone: dict[str, list[Records]] = {}
-        for held in found:
+        for held in before.held(scope) if known else []:
             gone.setdefault(held.task, []).append(held.records.chosen(held.chosen))
-        for name in gone.keys() & after.tasks.keys():
-            self.carry(state.tasks[name], after.tasks[name], gone[name], -1)
-        return after
+        for name in gone.keys() & {*known}:
+            self.carry(before.tasks[name], after.tasks[name], gone[name], -1)
 
     def logits(self, state: State, task: str, x: Tensor, classes: int | None = None) -> Tensor:
         known_classes(state, task, classes)
@@ -177,11 +217,19 @@ class Ridge(Method):
         if base is not None:
             rows = quantised(x, base.scale, base.root)
         else:
-            with computing_with(1):  # one at a time: a batch may change the last bits of its rows
-                network = self.fresh_network(inputs_of(x), None)
-                features = torch.cat([network.features(one)[0] for one in x.split(1)])
-            rows = quantised(features, self.settings.scale)
+            rows = quantised(self.module_features(x), self.settings.scale)
         return expanded(rows, self.settings.expand) if self.settings.expand else rows
+
+    def module_features(self, x: Tensor) -> Tensor:
+        """What a user's module makes of inputs, one at a time: a batch may change the last bits of its rows."""
+        pieces = [piece.cpu().numpy() for piece in x.split(OneAtATime.at_once)]
+        if self.workers.share(pieces):
+            setup = self.blueprint.modules(self.seeds)[0], asdict(self.blueprint.settings), self.seeds
+            made = dict(self.workers.map(_module_features, setup, pieces, alike=True))
+            return torch.from_numpy(np.concatenate([made[number] for number in range(len(pieces))]))
+        with computing_with(1):
+            network = self.fresh_network(inputs_of(x), None)
+            return torch.cat([network.features(one)[0] for one in x.split(1)])
 
     def records(self, data: Examples) -> dict[People, Records]:
         """The records of some data, by the people that they are about."""
@@ -208,9 +256,16 @@ class Ridge(Method):
         return task.records.derived("sums", lambda: self.full_sums(task))
 
     def full_sums(self, task: Task) -> Sums:
-        """The sums, from all rows."""
+        """The sums, from all rows, in whatever order workers make them."""
         parts = [Records.of_leaf(leaf) for leaf in task.people.values()]
-        return Sums.of(parts, parts[0].rows.shape[1], task.labels)
+        features, pieces = parts[0].rows.shape[1], in_pieces(parts, ROWS_PER_WORKER)
+        if not self.workers.share(pieces):
+            return Sums.of(parts, features, task.labels)
+        total = Sums.of([], features, task.labels)
+        for _, (gram, moments) in self.workers.map(_sums, (features, task.labels), pieces):
+            total.gram.add_(torch.from_numpy(np.array(gram)))
+            total.moments.add_(torch.from_numpy(np.array(moments)))
+        return total
 
     def joint_sums(self, state: State) -> Sums:
         """The sums over the records of all tasks, with a label for each task and label."""

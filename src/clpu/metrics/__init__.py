@@ -22,7 +22,6 @@ from clpu.metrics.learning import (
     births,
     forgotten_accuracy,
     forward_transfer,
-    zero_shot_transfer,
 )
 from clpu.metrics.resampling import PairIntervals, bootstrap_mean, bootstrap_pairs
 
@@ -46,5 +45,4 @@ __all__ = [
     "jsd",
     "jsd_matrix",
     "spread_as_published",
-    "zero_shot_transfer",
 ]

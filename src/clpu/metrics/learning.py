@@ -81,27 +81,11 @@ def forward_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], alone:
     return np.mean(gains, axis=0) if gains else np.full(a.shape[2], np.nan)
 
 
-def zero_shot_transfer(accuracy: ArrayLike, alive: Sequence[Sequence[int]], chance: ArrayLike) -> Floats:
-    """Compute the accuracy on a task just before it is learned, above chance, per seed.
-
-    mean over the learned tasks s except the first of aₛ^(τ(s)-1) - chance[s]
-
-    This is the forward transfer of Lopez-Paz and Ranzato (2017). With one head per task it is about 0 by construction,
-    so the tables show `forward_transfer`.
-
-    >>> zero_shot_transfer([[[0.9], [0.1]], [[0.7], [0.8]]], alive=[[0], [0, 1]], chance=[0.1, 0.1])
-    array([0.])
-    """
-    a, base = _accuracy(accuracy), np.asarray(chance, dtype=float)
-    gains = [a[t - 1, s] - base[s] for t, s, began in births(alive) if t == began != 0]
-    return np.mean(gains, axis=0) if gains else np.full(a.shape[2], np.nan)
-
-
 def forgotten_accuracy(accuracy: ArrayLike, forgets: Sequence[tuple[int, int]]) -> Floats:
     """Return the accuracy on each forgotten task right after the forget request, as an array [forget request, seed].
 
     `forgets` are pairs (request, task), counted from 0. The ideal is the accuracy of the counterfactual replicas: about
-    chance, 1 / classes, if the other tasks tell nothing about this one.
+    chance, 1 / classes, if the other tasks say nothing about this one.
 
     >>> forgotten_accuracy([[[0.9]], [[0.1]]], forgets=[(1, 0)])
     array([[0.1]])

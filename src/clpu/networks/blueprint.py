@@ -1,4 +1,4 @@
-"""How to build a network of the kind that an agent was asked for."""
+"""Blueprints: build networks of the kind that an agent was asked for."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from clpu.networks.resnet import ResNet18
 from clpu.settings import make, setting
 from clpu.state import Leaf
 from clpu.state.leaf import DTYPES
+from clpu.workers import ONE, Workers
 
 CODES = {getattr(torch, name): code for code, name in DTYPES.items()}
 
@@ -57,7 +58,7 @@ class ResNetSettings(InputSettings):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one input looks like. Integers (tokens) reach a user's module as they are."""
+    """The shape and kind of one input. Integers (tokens) reach a user's module unchanged."""
 
     shape: tuple[int, ...]
     integer: bool = False
@@ -73,7 +74,7 @@ class Inputs:
             if type(integer) is not bool or not all(type(n) is int and 0 < n < 2**31 for n in shape):
                 raise ValueError(f"not the shape of an input: {shape!r:.80}")
         except (KeyError, TypeError, ValueError) as error:
-            raise BadState(f"a task does not say what its inputs look like: {error!s:.200}") from None
+            raise BadState(f"a task does not describe its inputs: {error!s:.200}") from None
         return cls(tuple(shape), integer)
 
 
@@ -139,12 +140,12 @@ class Blueprint:
         """Whether the network is a user's module."""
         return self._given is not None or self.name in FACTORIES
 
-    def features_of(self, x: Tensor) -> Tensor:
-        """What methods see of inputs (n, *input): a base's features of them, or the inputs themselves."""
+    def features_of(self, x: Tensor, workers: Workers = ONE) -> Tensor:
+        """Return inputs (n, *input) as methods see them: a base's features of them, or the inputs themselves."""
         if self.base is None:
             return x
         with torch.no_grad():
-            features = self.base.features(x.cpu())
+            features = bases.features_by(workers, self.base, self.name, self.settings, x.cpu())
         if not bool(features.isfinite().all()):
             raise BadData(f"{self.name} gives NaN or infinity for some of these inputs")
         return features.to(self.device)
@@ -236,7 +237,7 @@ class Blueprint:
         return Network(self.body(inputs, seeds, task), {}, self.pixels)
 
     def features(self, inputs: Inputs, seeds: Sequence[int]) -> int:
-        """How many features a body gives for such inputs; `BadNetwork` if it cannot take them."""
+        """Return the number of features that a body gives for such inputs; `BadNetwork` if it cannot take them."""
         if self.base:  # they are the inputs
             return inputs.shape[0]
         if self.pixels.mean and (len(inputs.shape) != 3 or inputs.shape[0] != len(self.pixels.mean)):
@@ -271,7 +272,7 @@ def count_features(module: nn.Module, x: Tensor) -> int:
 
 
 def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """What a factory makes for a seed."""
+    """Call a factory with torch seeded for a replica."""
     number = int(torch.randint(2**62, (), generator=generators([seed], None, "factory")[0], device="cpu"))
     try:
         with seeded(number, torch.device("cpu")):

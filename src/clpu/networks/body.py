@@ -1,4 +1,4 @@
-"""What a network body is: the feature extractors of all replicas, whatever is inside."""
+"""Network bodies: the feature extractors of all replicas, whatever is inside."""
 
 from __future__ import annotations
 

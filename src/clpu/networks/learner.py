@@ -56,7 +56,7 @@ class QuadraticPenalty:
 
 @dataclass(frozen=True)
 class Descent:
-    """How to train: the optimiser and its settings, what is added to gradients, and what is trained.
+    """Settings of training: the optimiser, additions to gradients, and the parameters to train.
 
     `only` names the parameters that are trained; all of them by default. `generators` feed whatever a user's module
     draws itself (dropout), one per replica.
@@ -72,7 +72,7 @@ class Descent:
 
 
 class Trainee(Protocol):
-    """What a loss sees of a network that is being trained."""
+    """A network that is being trained, as a loss sees it."""
 
     def logits(self, *parts: Part) -> list[Tensor]: ...
     def parameters(self) -> Tensors: ...

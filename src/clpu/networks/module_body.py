@@ -40,7 +40,7 @@ class Skeleton:
         self.parameters = tuple(n for n, _ in module.named_parameters() if n not in self.base)
         self.statistics = tuple(n for n, _ in module.named_buffers() if n not in self.base)
         self._buffers = {n for n, _ in module.named_buffers()}
-        # Modules in a mode of their own stay in it: those that are frozen, and those that the user set differently.
+        # Modules whose mode is their own stay in it: those that are frozen, and those that the user set differently.
         self._fixed = {n for n, m in module.named_modules() if n in frozen or m.training != module.training}
         self._kept = {n for n in self._fixed if n not in frozen and module.get_submodule(n).training}
         self.module = copy.deepcopy(module)
@@ -275,7 +275,7 @@ def own_tensors(module: nn.Module) -> Tensors:
 
 
 def check_features(out: object, x: Tensor, features: int | None = None) -> int:
-    """How many features a module gave for inputs x; `BadNetwork` if what it gave is anything else."""
+    """Return the number of features that a module gave for inputs x; `BadNetwork` if it gave anything else."""
     good = isinstance(out, Tensor) and out.dtype == torch.float32 and out.dim() == 2 and out.shape[0] == len(x)
     if not good or out.shape[1] < 1 or features not in (None, out.shape[1]):  # type: ignore[attr-defined]
         got = f"shape {tuple(out.shape)}, {out.dtype}" if isinstance(out, Tensor) else type(out).__name__

@@ -44,7 +44,7 @@ class Network:
 
     @property
     def body_device(self) -> torch.device:
-        """Where the network's tensors are."""
+        """The device of the network's tensors."""
         return next((t.device for t in self.body.tensors.values()), torch.device("cpu"))
 
     def parameters(self) -> Tensors:

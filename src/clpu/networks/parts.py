@@ -42,7 +42,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Pixels:
-    """What becomes of bytes: numbers from 0 to 1, then (x - mean) / std per channel if these are set.
+    """Turns bytes into numbers from 0 to 1, then (x - mean) / std per channel if these are set.
 
     Anything but bytes is left alone.
 

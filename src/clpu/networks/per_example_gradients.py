@@ -1,8 +1,8 @@
 """Σ of squared per-example gradients for networks of convolutions, batch normalisation and linear layers.
 
-One pass forward and one back for a whole batch; the gradient of each example by a layer's weights then follows from
-what went into the layer and the gradient by what came out. Several times as fast as differentiating example by
-example. In evaluation mode only: there examples do not mix.
+One pass forward and one back for a batch; the gradient of each example with respect to a layer's weights then follows
+from the layer's inputs and the gradient with respect to its outputs. Several times as fast as one by one. In
+evaluation mode only: there examples do not mix.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _watch(prefix: str, gradients: dict[str, Tensor]) -> Callable[..., None]:
             if layer.bias is not None:
                 add("bias", grad.sum((2, 3)) if grad.dim() == 4 else grad)
 
-        # Registered now, so that it sees the gradient by this output even if a ReLU overwrites it in place.
+        # Registered now, so that it sees the gradient of this output even if a ReLU overwrites it in place.
         out.register_hook(backward)
 
     return forward

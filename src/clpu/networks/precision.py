@@ -29,19 +29,19 @@ def bfloat16_is_fast(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported()
     if device.type != "cpu":
         return False  # nothing was measured there
-    # oneDNN can be told to use less than the CPU has; then its own answer is still yes for any AVX-512.
+    # oneDNN can be limited to fewer instructions than the CPU has; then its own answer is still yes for any AVX-512.
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     allowed = limit in ("", "ALL", "DEFAULT") or any(word in limit for word in ("BF16", "FP16", "AMX", "AVX10"))
     return allowed and onednn_has_bfloat16() and not _FLAGS.isdisjoint(cpu_flags())
 
 
 def onednn_has_bfloat16() -> bool:
-    """Whether oneDNN computes in bfloat16 here at all, emulated or not."""
+    """Whether oneDNN computes in bfloat16 at all on this machine, emulated or not."""
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What the CPU can do, in Linux's words; where there is no Linux, what torch says of bfloat16."""
+    """Return the CPU's flags as Linux names them; without Linux, those of bfloat16 that torch reports."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which rows of a run were computed on which machine."""
+"""Report which rows of a run were computed on which machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the numbers were computed: the recipe of a run, and the differences between the recipes of several runs."""
+"""Show how the numbers were computed: the recipe of a run, and the differences between the recipes of several runs."""
 
 from __future__ import annotations
 

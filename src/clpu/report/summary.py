@@ -49,7 +49,7 @@ class ForgottenAccuracy:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What the tables and the page show about one method in one run; accuracies in percent.
+    """One method in one run, as the tables and the page show it; accuracies in percent.
 
     `metrics` are the paper's six as it defines them, `published` the four privacy metrics as the authors' script
     computes them; `ijsd` and `ajsd` are the underlying distances; `left` is the accuracy on forgotten tasks, averaged

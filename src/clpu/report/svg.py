@@ -57,7 +57,7 @@ class Canvas:
         self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}"{styled}{turned}>{escape(text)}</text>')
 
     def __html__(self) -> str:
-        """Tell templates that the drawing is HTML: all text in it is escaped already."""
+        """Return the drawing as HTML for templates: all text in it is escaped already."""
         return str(self)
 
     def __str__(self) -> str:

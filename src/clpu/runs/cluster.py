@@ -1,13 +1,11 @@
 """Runs jobs on many machines, with Ray (the extra `ray`, `clpu bench --engine ray`).
 
-Each job is a Ray task. Data go into the object store once, results come back as bytes and are saved by the
+Each job is a Ray task. Data go into the object store once, results are returned as bytes and saved by the
 program that was called, so machines need no common disk. A job whose machine or process dies is retried.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +13,13 @@ from typing import Any
 
 import torch
 
-from clpu.errors import BadSetting
 from clpu.io import write_atomically
 from clpu.methods import plugins
 from clpu.runs.engine import Event, Listener, Work, perform
 from clpu.runs.jobs import Job, TaskData, file_of
+from clpu.workers.cluster import session
+from clpu.workers.workers import RETRIES
 
-#: How often a job is retried after its process died.
-RETRIES = 3
 SECONDS_BETWEEN_LOOKS = 0.2
 
 
@@ -36,21 +33,9 @@ def run_jobs(
     address: str | None = None,
 ) -> dict[str, str]:
     """Perform jobs on a Ray cluster, at most `workers` at a time, and save each in the folder."""
-    try:
-        import ray
-    except ImportError:
-        raise BadSetting("the engine ray needs Ray: pip install ray") from None
     folder.mkdir(parents=True, exist_ok=True)
-    mine = not ray.is_initialized()
-    if mine:
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        options: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    try:
+    with session(workers, address) as ray:
         return _run(ray, jobs, data, folder, workers, listener, work)
-    finally:
-        if mine:
-            ray.shutdown()
 
 
 def _run(

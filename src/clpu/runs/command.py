@@ -1,4 +1,4 @@
-"""What `clpu bench` and `clpu audit` have in common: run with progress, report, list what failed."""
+"""The common part of `clpu bench` and `clpu audit`: run with progress, report, list failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clpu.terminal import duration
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """Where and how jobs are run, and whether machines that compute differently may share them."""
+    """Options for running jobs, and whether machines that compute differently may share them."""
 
     engine: str = "local"
     address: str | None = None
@@ -65,7 +65,7 @@ def execute(folder: RunFolder[Any], options: ExecutionOptions, report: Callable[
     try:
         jobs = [job for jobs in folder.plan.jobs.values() for job in jobs]
         behind = {job.name: folder.begun.get(job.name, len(Stream(job.requests))) for job in jobs}
-        # What the run took is known for all its methods together.
+        # The seconds that the run took are known for all its methods together.
         spent = folder.recipe.seconds if set(folder.plan.jobs) >= set(folder.methods()) else None
         with Display(jobs, terminal.console(error=True), options.quiet, behind, spent) as display:
             failures = folder.execute(options.processes, display, options.performer())

@@ -1,4 +1,4 @@
-"""Progress of a run: bars in a terminal, plain lines elsewhere."""
+"""Progress of a run: bars in a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 30.0
 class Display:
     """Listens to an engine's events. The time left comes from the share of the estimated work that is done.
 
-    `behind` says how many requests each job had behind it at the start, and `spent` how many seconds that took.
+    `behind` is the number of requests that each job had done at the start, and `spent` the seconds that they took.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Display:
         note = TextColumn("{task.fields[note]}", style="dim", markup=False)
         columns = ("{task.description}", BarColumn(bar_width=24), "{task.percentage:>3.0f}%", note)
         self.bars = terminal.progress(console, *columns, quiet=quiet)
-        self.overall = self.bars.add_task("whole run", total=1.0, note="")
+        self.overall = self.bars.add_task("total", total=1.0, note="")
 
     def __enter__(self) -> Display:
         self.bars.start()
@@ -95,7 +95,7 @@ class Display:
         self.bars.update(self.overall, completed=self.share, note=self.left())
 
     def _now_and_then(self, text: str) -> None:
-        """Where there are no bars, a line from time to time."""
+        """Print a line from time to time where there are no bars."""
         if not self.console.is_terminal and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
             self._say(f"{text} ({self._how_far()})")
 

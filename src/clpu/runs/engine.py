@@ -16,16 +16,15 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import torch.multiprocessing
-
 from clpu import machine
 from clpu.agent import Progress
 from clpu.errors import Error
 from clpu.methods import plugins
 from clpu.runs.jobs import Job, Report, TaskData, file_of
 from clpu.threads import computing_with
+from clpu.workers.processes import Process, end
 
-#: A worker reports its progress once in so many steps.
+#: A worker reports its progress once per this many steps.
 STEPS_PER_REPORT = 25
 
 
@@ -49,7 +48,7 @@ Work = Callable[[Any, Sequence[TaskData], Path, Report], None]
 
 
 def here(device: str, threads: int = 1) -> machine.Machine:
-    """What computes the jobs that `run_jobs` performs: this machine, as its workers use it."""
+    """Describe this machine as the workers of `run_jobs` use it."""
     with computing_with(threads):
         return machine.here(device)
 
@@ -103,21 +102,6 @@ def _in_this_process(
     return failures
 
 
-class _Worker:
-    """A process, the connection to it, and what it is working on."""
-
-    def __init__(self, context: Any, *setup: Any) -> None:
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, dict(plugins.LOADED), *setup), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.job: Job | None = None
-
-    def give(self, job: Job) -> None:
-        self.job = job
-        self.connection.send(job)
-
-
 def _work(
     connection: Connection,
     loaded: dict[str, tuple[str, bytes]],
@@ -152,12 +136,11 @@ def _in_workers(
     work: Work,
     nice: bool,
 ) -> dict[str, str]:
-    context = torch.multiprocessing.get_context("spawn")
-    setup = [_shared(task) for task in data], folder, work, nice
+    setup = dict(plugins.LOADED), [in_shared_memory(task) for task in data], folder, work, nice
     waiting, failures = list(jobs), {}
-    workers: list[_Worker] = []
+    workers: list[Process] = []
     try:
-        workers = [_Worker(context, *setup) for _ in range(count)]
+        workers = [Process(_work, *setup) for _ in range(count)]
         for worker in workers:
             worker.give(waiting.pop(0))
         while any(worker.job for worker in workers):
@@ -166,11 +149,10 @@ def _in_workers(
                 worker = busy[connection]
                 assert worker.job is not None
                 try:
-                    event = worker.connection.recv()
-                except (EOFError, ConnectionResetError):
-                    worker.process.join()
-                    event = Event("failed", worker.job.name, reason=_death(worker.process.exitcode))
-                    workers[workers.index(worker)] = worker = _Worker(context, *setup)
+                    event = worker.receive()
+                except EOFError:
+                    event = Event("failed", worker.job.name, reason=worker.death())
+                    workers[workers.index(worker)] = worker = Process(_work, *setup)
                 if event.kind == "failed":
                     failures[event.job] = event.reason
                 if event.kind in ("failed", "done"):
@@ -179,11 +161,7 @@ def _in_workers(
                         worker.give(waiting.pop(0))
                 listener(event)
     finally:
-        for worker in workers:
-            worker.connection.close()
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join()
+        end(workers)
     return failures
 
 
@@ -196,18 +174,11 @@ def _lower_priority() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="utf-8")
 
 
-def _shared(task: TaskData) -> TaskData:
+def in_shared_memory(task: TaskData) -> TaskData:
+    """Move the tensors of a task into shared memory."""
     for tensor in (task.train_x, task.train_y, task.test_x, task.test_y):
         tensor.share_memory_()
     return task
-
-
-def _death(code: int | None) -> str:
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        hint = "; was there enough memory?" if name == "SIGKILL" else ""
-        return f"the worker process was ended by {name}{hint}"
-    return f"the worker process ended by itself with code {code}"
 
 
 multiprocessing.allow_connection_pickling()

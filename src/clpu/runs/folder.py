@@ -35,7 +35,7 @@ SECONDS_BETWEEN_NOTES = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do: its recipe, its data, and the jobs of each method."""
+    """The plan of a run: its recipe, its data, and the jobs of each method."""
 
     recipe: Recipe
     data: list[TaskData]
@@ -166,7 +166,7 @@ class RunFolder(Generic[R]):
             try:
                 failures |= performer(in_order(self.left), self.plan.data, jobs, workers, watch, self.kind.work)
             finally:
-                with suppress(OSError):  # if the disk is full, more is said than this
+                with suppress(OSError):  # if the disk is full, other errors say so
                     note()
         tidy(jobs, [job for m, of_method in self.plan.jobs.items() if m in self.results for job in of_method])
         return failures
@@ -200,14 +200,14 @@ class RunFolder(Generic[R]):
         """Read a method's results, if there are any; damaged ones are computed again."""
         path = result_file(self.path, self.kind.results, method)
         if path.is_file():
-            content = jsonfile.content_of(path)  # what may not be read is not taken for damaged
+            content = jsonfile.content_of(path)  # a file that may not be read is not treated as damaged
             try:
                 self.results[method] = self.kind.decode(content, self.recipe, method, str(path))
             except BadRun as error:
                 self.damaged[method] = str(error)
 
     def _done(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, Machine | None]:
-        """What computed the jobs that are done. Of twins that are not all done, those of this machine count."""
+        """Return the machines of the jobs that are done. Of incomplete twins, only those of this machine count."""
         done: dict[str, Machine | None] = {}
         for of_method in jobs.values():
             for job in of_method:

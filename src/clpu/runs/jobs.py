@@ -20,6 +20,7 @@ from clpu.errors import BadData, BadRun
 from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
 from clpu.requests import Instruction, Request, Stream
+from clpu.state import Leaf
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Job:
-    """What to do. `outputs_after` are the requests, counted from 1, after which all outputs are kept."""
+    """A unit of work. `outputs_after` are the requests, counted from 1, after which all outputs are kept."""
 
     method: str
     group: str
@@ -63,7 +64,7 @@ class Job:
         return False
 
     def described(self) -> str:
-        """All of it as text, to tell whether a file on disk is about the same work."""
+        """All of it as text, to check whether a file on disk belongs to the same job."""
         return canonical(asdict(self))
 
     def agent(self, method: type[Method] | None = None, network: Any = None) -> Agent:
@@ -86,7 +87,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Timed:
-    """What is read of the facts of a job that is not finished: the seconds of each request that it has behind it."""
+    """The facts that are read of an unfinished job: the seconds of each request that is done."""
 
     seconds: list[float]
 
@@ -130,8 +131,7 @@ def save(path: Path, job: Job, arrays: Mapping[str, NDArray[Any]], facts: object
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], facts: str) -> str:
-    parts = {name: [str(a.dtype), a.shape, sha256(np.ascontiguousarray(a).tobytes())] for name, a in arrays.items()}
-    return sha256(canonical([facts, parts]))
+    return sha256(canonical([facts, Leaf.of_arrays(arrays).sha256]))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> None:
@@ -140,7 +140,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: dict[
 
 
 def computed_by(path: Path, job: Job | None = None) -> machine.Machine | None:
-    """What computed a finished job, or None if that was not recorded.
+    """Return the machine that computed a finished job, or None if it was not recorded.
 
     `BadRun` if the file is damaged, or of a different job than the one given.
     """
@@ -148,7 +148,7 @@ def computed_by(path: Path, job: Job | None = None) -> machine.Machine | None:
 
 
 def requests_done(path: Path, job: Job) -> int:
-    """How many requests the checkpoint of a job has behind it; `path` is the finished job's."""
+    """Count the requests that are done according to a job's checkpoint; `path` is the finished job's."""
     with suppress(BadRun):
         _, metadata = _read(checkpoint_of(path))
         by = _checked(metadata, path, job)

@@ -1,4 +1,4 @@
-"""Which machine computed which job of a run, so that results of machines that compute differently are not mixed."""
+"""Record which machine computed which job, so that results of machines that compute differently are not mixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clpu.runs.engine import Event
 from clpu.runs.jobs import computed_by
 from clpu.runs.recipe import Recipe, method_of
 
-#: What to do about a machine that computes differently.
+#: Advice about a machine that computes differently.
 ADVICE = (
     "choose a different --out, or give --mix-machines, which records in the run and its report what computed which row"
 )
@@ -20,7 +20,7 @@ ADVICE = (
 
 @dataclass
 class Origins:
-    """What computed the jobs in a run folder; None where that was not recorded.
+    """The machines that computed the jobs in a run folder; None where that was not recorded.
 
     `unrecorded` are methods with results of which nothing was recorded; `versions` are all that is known of them. With
     `mix`, machines that compute differently may work on one run.
@@ -49,7 +49,7 @@ class Origins:
     def check(self, machine: Machine, folder: Path) -> None:
         """`BadRun` if this machine may not add to what a folder holds."""
         if reason := self.refusal(machine):
-            raise BadRun(f"{folder} holds results that this machine may compute differently: {reason}")
+            raise BadRun(f"{folder} contains results that this machine may compute differently: {reason}")
 
     def admit(self, job: str, path: Path) -> str:
         """Note what computed a job that was just finished; if it must not join the others, remove it and say why."""
@@ -75,7 +75,7 @@ class Origins:
 
 
 def read_origins(recipe: Recipe, finished: Iterable[str], done: Mapping[str, Machine | None], mix: bool) -> Origins:
-    """What computed the results of finished methods, as the recipe says, and jobs that are done."""
+    """Return the machines that computed finished methods, by the recipe, and jobs that are done."""
     jobs: dict[str, Machine | None] = {}
     unrecorded = []
     for method in finished:
@@ -86,7 +86,7 @@ def read_origins(recipe: Recipe, finished: Iterable[str], done: Mapping[str, Mac
 
 
 def admitted(made_by: Origins, event: Event, folder: Path, failures: dict[str, str]) -> Event:
-    """An event as it is to be taken: a job that was computed differently has failed, whatever its worker says."""
+    """Admit a job's event; a job that was computed differently counts as failed, whatever its worker reports."""
     reason = made_by.admit(event.job, folder / f"{event.job}.safetensors") if event.kind == "done" else ""
     if not reason:
         return event

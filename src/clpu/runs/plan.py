@@ -61,12 +61,12 @@ def prepare(
         names = ", ".join(d.name for d in data)
         hint = "" if "," not in requests else " (requests are separated by spaces)"
         raise BadSetting(
-            f"the benchmark {benchmark} has tasks {names}; the requests name {', '.join(unknown)} too{hint}"
+            f"the benchmark {benchmark} has tasks {names}; the requests also name {', '.join(unknown)}{hint}"
         )
     actual, never = tuple(range(seeds)), tuple(range(COUNTERFACTUAL_SEEDS, COUNTERFACTUAL_SEEDS + seeds))
     everyone = list(dict.fromkeys([*methods, *also]))
     if len({method.lower() for method in everyone}) < len(everyone):  # some disks take er.json and ER.json for one
-        raise BadSetting(f"names of methods must differ in more than capitals: {', '.join(everyone)}")
+        raise BadSetting(f"names of methods must differ in more than upper and lower case: {', '.join(everyone)}")
     settings = {}
     for method in everyone:
         asked.check(METHODS[method].forgets)
@@ -127,7 +127,7 @@ def keep_features(network: str, dataset: str) -> None:
 
 
 def _about(method: str) -> MethodAbout:
-    """What tables need to know about a method, so that a report does not need its class."""
+    """Describe a method for tables, so that a report does not need its class."""
     cls = METHODS[method]
     return MethodAbout(label_of(method), cls.forgets, cls.upper_bound, list(METHODS).index(method))
 

@@ -1,4 +1,4 @@
-"""How big a benchmark runs: the paper's settings, a size for two CPU cores, a size for tests."""
+"""Profiles, the size of a benchmark: the paper's settings, a size for two CPU cores, a size for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clpu.methods import METHODS
 from clpu.settings import parse_value, refuse_unknown
 
 PROFILES = ("paper", "medium", "small", "smoke")
-#: What "auto" stands for in benchmarks, unless a profile says more: the paper's values for MNIST.
+#: The values of "auto" in benchmarks, unless a profile has its own: the paper's values for MNIST.
 PAPER: Mapping[str, Any] = {
     "epochs": 10,
     "batch_size": 32,
@@ -45,7 +45,7 @@ class Profile:
 
 
 def _presets(data: str, profile: str) -> dict[str, dict[str, Any]]:
-    """What methods declare for some data and a profile."""
+    """Return the settings that methods declare for some data and a profile."""
     return {
         name: {**method.presets.get(data, {}), **method.presets.get(f"{data} {profile}", {})}
         for name, method in METHODS.items()

@@ -14,7 +14,7 @@ from clpu.jsonfile import Seconds
 from clpu.machine import Machine
 from clpu.requests import Stream
 
-#: What runs had that are older than a setting.
+#: Values of settings in runs that are older than the setting.
 ADDED = {"scaling": "none", "class_weight": "none"}
 
 #: Between the commands that made a run one after the other.
@@ -44,7 +44,7 @@ class DataUsed:
 
 @dataclass(frozen=True)
 class MethodAbout:
-    """What tables show about a method, taken from its class when the run was made.
+    """A method as tables show it, taken from its class when the run was made.
 
     `forgets` is the trait of `Method` ("" if it was not recorded), `position` the method's place among those that were
     registered.
@@ -128,7 +128,7 @@ class Recipe:
                 raise BadRun(f"the job {job} names machine {number}, and the recipe has {len(self.machines)} machines")
 
     def machines_of(self, method: str) -> list[Machine | None]:
-        """What computed a method's jobs, each machine once; None stands for jobs of which that was not recorded."""
+        """Return the machines that computed a method's jobs, each once; None if one was not recorded."""
         numbers = dict.fromkeys(number for job, number in self.jobs.items() if method_of(job) == method)
         return [None if number is None else self.machines[number] for number in numbers or [None]]
 
@@ -196,7 +196,7 @@ def merge_recipes(before: Recipe, recipe: Recipe, folder: Path) -> Recipe:
             compare(f"data.{name}", getattr(before.data, name), now)
     for name in sorted({*before.design, *recipe.design}):
         compare(f"design.{name}", before.design.get(name), recipe.design.get(name))
-    # Of a method that is there but not asked for now, the settings count that those asked for have too, or one table
+    # Of an existing method that is not asked for now, the settings count that those asked for have too, or one table
     # would have rows of two learning rates; but what was set for it alone is its own.
     asked = {key for method in recipe.methods for key in recipe.settings[method]}
     for method in [method for method in recipe.settings if method in before.settings]:

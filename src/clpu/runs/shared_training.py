@@ -3,7 +3,7 @@
 Seq, EWC, LwF, ER, DER++ and both forms of CLPU-DER++ learn their first task in exactly the same way, by plain gradient
 descent on its own data, and so do Ind and CLPU-DER++ (scratch) their temporary ones; the main networks of both forms of
 CLPU-DER++ are the same until the first merge. Whoever runs several methods with the same seeds can have this
-done once: equal starts, data and settings give equal bits, so nobody can tell the difference.
+done once: equal starts, data and settings give equal bits, so the result is the same.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from clpu.learning.batches import Examples
 from clpu.learning.memory import Memory
 from clpu.methods import Method
 from clpu.methods.networks import NetworkMethod
+from clpu.methods.plugins import is_ours
 from clpu.methods.replay import ReplayMethod
 from clpu.networks.body import Body
 from clpu.networks.learner import QuadraticPenalty
@@ -42,14 +43,14 @@ SHARED = "shared"
 
 
 def shared_folder(folder: Path, job: Job) -> Path:
-    """Where jobs leave training for one another: only for those that are computed alike."""
+    """Return the folder in which jobs on machines that compute alike leave training for one another."""
     return folder / SHARED / machine.here(job.device).key
 
 
 class SharedFolder:
     """Results of training as files. One that is missing or damaged is computed again.
 
-    `seconds` is how long the training took whose results were taken from here.
+    `seconds` is how long the training took whose results were taken from the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,14 +83,14 @@ def sharing(method: type[Method], place: SharedFolder) -> type[Method]:
     ):
         return method
     bases: tuple[type, ...] = (_SharedPlain, method)
-    if issubclass(method, ReplayMethod) and _first(method, "train_with_replay").startswith("clpu."):
+    if issubclass(method, ReplayMethod) and is_ours(_first(method, "train_with_replay")):
         bases = (_SharedReplay, *bases)
     # The name, the traits and the settings are the method's own.
     made: type[Method] = type(method.__name__, bases, {"place": place, "original": method})
     return made
 
 
-#: What plain training goes through.
+#: The functions that plain training calls.
 _USED = ("train_plain", "batches", "augmentation", "reservoir", "rehearsal", "generators", "with_fresh_head", "fit")
 
 
@@ -99,15 +100,14 @@ def _first(method: type[Method], name: str) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _is_ours(body: Body) -> bool:
-    """Whether a body is one that its tensors and the blueprint describe; a user's may depend on more."""
-    return type(body).__module__.startswith("clpu.")
-
-
 class _SharedPlain:
     """Plain training, done once for all methods that would do the same."""
 
     place: SharedFolder
+
+    def _is_custom(self: Any, body: Body) -> bool:
+        """Whether a body may depend on more than its tensors and the blueprint, as a user's may."""
+        return self.blueprint.users or not is_ours(type(body).__module__)
 
     def train_plain(
         self: Any, task: str, data: Examples, start: Network, penalty: QuadraticPenalty | None = None
@@ -115,8 +115,8 @@ class _SharedPlain:
         def train() -> Trained:
             return NetworkMethod.train_plain(self, task, data, start, penalty)
 
-        # A third task on top of others is hardly ever learned in the same way by another method.
-        if penalty is not None or len(start.heads) > 1 or self.blueprint.users or not _is_ours(start.body):
+        # A third task on top of others is hardly ever learned in the same way by a different method.
+        if penalty is not None or len(start.heads) > 1 or self._is_custom(start.body):
             return train()
         size = getattr(self.settings, "memory", None)
         return _once(self, task, data, start, [task], train, ["plain"], {}, {size, None})
@@ -135,7 +135,7 @@ class _SharedReplay:
             trained: Trained = super(_SharedReplay, self).train_with_replay(state, task, data, network, past)  # type: ignore[misc]
             return trained
 
-        if len(past) != 1 or self.blueprint.users or not _is_ours(network.body):
+        if len(past) != 1 or self._is_custom(network.body):
             return train()
         way = [
             "replay",
@@ -157,7 +157,7 @@ def _once(
     past: Mapping[str, Memory],
     sizes: set[int | None],
 ) -> Trained:
-    """What `train()` gives; done once for all methods that would do the same.
+    """Return the result of `train()`, done once for all methods that would do the same.
 
     The outcome may depend on the start, the task's data, the seeds, the settings of `Training` and the memory's
     size, on the memories of past tasks, whose heads it may change, and on the way of training.
@@ -205,7 +205,7 @@ def _unpacked(tensors: Mapping[str, Tensor], start: Network, tasks: Sequence[str
 
 
 def _heads(network: Network, tasks: Sequence[str]) -> dict[str, Tensor]:
-    """The heads of some tasks by their numbers; a fresh one is not there yet."""
+    """The heads of some tasks by their numbers; a network may not have a fresh one yet."""
     named: dict[str, Tensor] = {}
     for number, task in enumerate(tasks):
         if task in network.heads:

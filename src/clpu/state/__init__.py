@@ -1,4 +1,4 @@
-"""What an agent has learned: a tree of leaves."""
+"""The learned state of an agent: a tree of leaves."""
 
 from clpu.state.leaf import Leaf, Spec
 from clpu.state.records import Records

@@ -70,7 +70,20 @@ class _Stored:
     data: bytes | bytearray
 
 
-class Leaf:
+class Deriving:
+    """Something that never changes, with a cache of what is derived from it alone; the cache is not state."""
+
+    _derived: dict[str, Any]
+
+    def derived(self, name: str, make: Callable[[], V]) -> V:
+        """Return what is derived under that name, computed once."""
+        if name not in self._derived:
+            self._derived[name] = make()
+        found: V = self._derived[name]
+        return found
+
+
+class Leaf(Deriving):
     """Named tensors, never changed. Two leaves with the same names and bits are equal.
 
     >>> import torch
@@ -84,12 +97,12 @@ class Leaf:
         self._stored: dict[str, _Stored] = {}
         self._unread: bytes | None = None
         self._sha256: str | None = None
-        self._derived: dict[str, Any] = {}
+        self._derived = {}
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Leaf:
         """Read what `to_bytes` wrote; `BadState` for anything else."""
-        leaf = cls._of(read_tensors(content))
+        leaf = cls.of_stored(read_tensors(content))
         if leaf.to_bytes() != content:
             raise BadState("a file of tensors that is not written as clpu writes it")
         return leaf
@@ -102,7 +115,8 @@ class Leaf:
         return leaf
 
     @classmethod
-    def _of(cls, stored: Mapping[str, _Stored]) -> Leaf:
+    def of_stored(cls, stored: Mapping[str, _Stored]) -> Leaf:
+        """A leaf of tensors as `read_tensors` returns them."""
         leaf = cls({})
         leaf._tensors, leaf._stored = None, dict(sorted(stored.items()))
         return leaf
@@ -110,13 +124,13 @@ class Leaf:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Leaf:
         """A leaf of NumPy arrays; needs no torch."""
-        return cls._of({n: _Stored(Spec(_CODES[a.dtype.name], a.shape), a.tobytes()) for n, a in arrays.items()})
+        return cls.of_stored({n: _Stored(Spec(_CODES[a.dtype.name], a.shape), a.tobytes()) for n, a in arrays.items()})
 
     def array(self, name: str) -> NDArray[Any]:
         """One of the tensors as a NumPy array, which must not be changed; needs no torch."""
         import numpy as np
 
-        for found, spec, data in self._parts():
+        for found, spec, data in self.parts():
             if found == name:
                 return np.frombuffer(data, dtype=DTYPES[spec.dtype]).reshape([int(size or 0) for size in spec.shape])
         raise KeyError(name)
@@ -146,14 +160,14 @@ class Leaf:
     @property
     def size(self) -> int:
         """Bytes of all tensors."""
-        return sum(len(data) for _, _, data in self._parts())
+        return sum(len(data) for _, _, data in self.parts())
 
     @property
     def sha256(self) -> str:
         """SHA-256 of every name, type, shape and bit."""
         if self._sha256 is None:
             sha = hashlib.sha256()
-            for name, spec, data in self._parts():
+            for name, spec, data in self.parts():
                 sha.update(canonical([name, spec.dtype, spec.shape]).encode() + b"\n")
                 sha.update(data)
             self._sha256 = sha.hexdigest()
@@ -161,21 +175,15 @@ class Leaf:
 
     def to_bytes(self) -> bytes:
         """One safetensors file. Equal leaves give equal bytes."""
-        return write_tensors({name: (spec, data) for name, spec, data in self._parts()})
+        return write_tensors({name: (spec, data) for name, spec, data in self.parts()})
 
     def rows(self) -> Iterator[tuple[str, str, list[int], list[Any]]]:
         """Name, type, shape and numbers of every tensor, in plain Python; needs neither torch nor NumPy."""
-        for name, spec, data in self._parts():
+        for name, spec, data in self.parts():
             yield name, spec.dtype, [int(size or 0) for size in spec.shape], _numbers(spec.dtype, bytes(data))
 
-    def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from this leaf alone, made once; a cache that is never part of the state."""
-        if name not in self._derived:
-            self._derived[name] = make()
-        found: V = self._derived[name]
-        return found
-
-    def _parts(self) -> Iterator[tuple[str, Spec, Any]]:
+    def parts(self) -> Iterator[tuple[str, Spec, Any]]:
+        """Name, type and shape, and bytes of every tensor."""
         stored, tensors = self._content()
         if tensors is None:
             for name, found in stored.items():
@@ -244,7 +252,7 @@ def _numbers(dtype: str, data: bytes) -> list[Any]:
 
 def _known(dtype: str) -> str:
     if dtype not in DTYPES:
-        raise ValueError(f"tensors of type {dtype} are not used here")
+        raise ValueError(f"tensors of type {dtype} are not supported")
     return dtype
 
 

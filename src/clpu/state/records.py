@@ -20,7 +20,7 @@ from clpu.state.leaf import Leaf, Spec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What such a leaf holds. Names are JSON in UTF-8: labels in ascending order, ids in the order of the rows.
+#: The tensors of such a leaf. Names are JSON in UTF-8: labels in ascending order, ids in the order of the rows.
 SCHEMA = {"rows": Spec("I8", (None, None)), "y": Spec("I32", (None,)), "labels": Spec("U8", (None,))}
 IDS = {"ids?": Spec("U8", (None,))}
 
@@ -39,7 +39,7 @@ class Records:
 
     @classmethod
     def of_leaf(cls, leaf: Leaf) -> Records:
-        """What `to_leaf` wrote; `BadState` for anything else."""
+        """Read what `to_leaf` wrote; `BadState` for anything else."""
         return leaf.derived("records", lambda: cls._read(leaf))
 
     @classmethod
@@ -82,7 +82,7 @@ class Records:
             raise BadState("a leaf's rows, labels and ids do not fit together")
 
     def matching(self, scope: Scope, positions: Mapping[str, int]) -> NDArray[Any]:
-        """Which rows have one of the labels and one of the ids that a scope names; it does not look at people.
+        """Find the rows with one of the labels and one of the ids that a scope names; people are not considered.
 
         `positions` are those of the ids, as `ids_of` has them.
         """
@@ -118,7 +118,7 @@ class Records:
         return Records(np.concatenate([self.rows, other.rows]), np.concatenate(y), tuple(labels), tuple(ids))
 
     def counts(self) -> dict[Label, int]:
-        """How many records have each label."""
+        """Count the records of each label."""
         import numpy as np
 
         return dict(zip(self.labels, np.bincount(self.y, minlength=len(self.labels)).tolist()))

@@ -11,13 +11,13 @@ from clpu.errors import BadState
 from clpu.state.leaf import Leaf, Spec
 from clpu.state.tree import State, Task
 
-#: What a leaf may hold: types and shapes by name. `*` in a name stands for any text without `/`; a `?` at the end of a
-#: name says that the tensor need not be there.
+#: The tensors that a leaf may hold: types and shapes by name. `*` in a name matches any text without `/`; a `?` at the
+#: end of a name marks a tensor that may be missing.
 Schema = Mapping[str, Spec | tuple[Spec, ...]]
 
 
 class Declaring(Protocol):
-    """A method, as far as it says what its leaves hold."""
+    """The part of a method that declares what its leaves hold."""
 
     def shared_schema(self, state: State) -> Schema: ...
     def task_schema(self, state: State, task: Task) -> Schema: ...
@@ -47,7 +47,7 @@ def check_facts(state: State) -> None:
 def _check_facts(name: str, facts: Mapping[str, Any]) -> None:
     labels, steps = facts.get("labels"), facts.get("steps", 0)
     if not isinstance(facts.get("inputs"), dict):
-        raise BadState(f"task {name!r} does not say what its inputs look like")
+        raise BadState(f"task {name!r} does not describe its inputs")
     if not isinstance(labels, list) or not labels:
         raise BadState(f"task {name!r} has no list of labels")
     if {type(label) for label in labels} not in ({int}, {bool}, {str}) or labels != sorted(set(labels)):
@@ -77,7 +77,7 @@ def _check_held_out(name: str, held_out: Any) -> None:
         good = type(examples) is int and type(most) is int and type(correct) is float
         good = good and examples > 0 and 0 <= correct <= examples and 0 <= most <= examples
     if not good:
-        raise BadState(f"task {name!r} has a held-out figure that cannot be read")
+        raise BadState(f"task {name!r} has a held-out result that cannot be read")
 
 
 def _check_familiar(name: str, familiar: Any, replicas: int) -> None:

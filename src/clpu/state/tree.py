@@ -4,23 +4,23 @@
     shared    what remembered tasks share: the main network
     tasks     for each active task its status, its facts, the leaf that is its own, and the leaves of people
 
-Forgetting removes leaves, or rows of them. Digest, saved bytes, store, storage figures and audit walk this tree, tasks
+Forgetting removes leaves, or rows of them. Digest, saved bytes, store, storage sizes and audit walk this tree, tasks
 by name, so the order in which they were learned is not part of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote
 
 from clpu.errors import BadRequest, BadState, NothingHeld
 from clpu.io import canonical, sha256
 from clpu.requests import Label, Scope, check_name
-from clpu.state.leaf import Leaf, read_tensors, write_tensors
+from clpu.state.leaf import Deriving, Leaf, read_tensors, write_tensors
 from clpu.state.records import Records, ids_of, labels_of
 
 FORMAT, VERSION = "clpu-state", 2
@@ -28,28 +28,19 @@ FORMAT, VERSION = "clpu-state", 2
 #: The people that a leaf's records are about, in order; nobody in particular if empty.
 People = tuple[str, ...]
 
-V = TypeVar("V")
-
 #: Facts that were measured on all records of a task, so that they go when one of them is forgotten or added.
 MEASURED = ("held_out",)
 
 
-class Leaves(Mapping[People, Leaf]):
+class Leaves(Deriving, Mapping[People, Leaf]):
     """The leaves of a task by the people that their records are about, in order; never changed."""
 
     def __init__(self, leaves: Mapping[People, Leaf]) -> None:
         self._leaves = dict(sorted((who, leaf) for who, leaf in leaves.items() if _filled(leaf)))
-        self._derived: dict[str, Any] = {}
-
-    def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from these leaves alone, made once; a cache that is never part of the state."""
-        if name not in self._derived:
-            self._derived[name] = make()
-        found: V = self._derived[name]
-        return found
+        self._derived = {}
 
     def known(self, name: str) -> Any:
-        """What was derived already, or `None`."""
+        """Return what was derived already, or `None`."""
         return self._derived.get(name)
 
     def labels(self) -> list[Label]:
@@ -68,7 +59,7 @@ class Leaves(Mapping[People, Leaf]):
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Records of one leaf that a scope names: `chosen` tells which of its rows."""
+    """Records of one leaf that a scope names: `chosen` says which of its rows."""
 
     task: str
     people: People
@@ -140,7 +131,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class State(Deriving):
     """See the module's docstring. A request makes a new state; nothing in one is ever changed.
 
     >>> state = State({"method": "ind"}).with_task("1", Task("T"))
@@ -217,14 +208,6 @@ class State:
     def temporary(self) -> list[str]:
         return self.named("T")
 
-    def derived(self, name: str, make: Callable[[], V]) -> V:
-        """What follows from this state alone, made once; a cache that is gone with the state."""
-        cache: dict[str, Any] = self._derived  # type: ignore[attr-defined]
-        if name not in cache:
-            cache[name] = make()
-        found: V = cache[name]
-        return found
-
     def held(self, scope: Scope) -> list[Held]:
         """The records that a scope names, leaf by leaf; `NothingHeld` if there are none or some are missing."""
         found, labels, ids = [], set(), set()
@@ -249,7 +232,7 @@ class State:
         return found
 
     def shown(self, scope: Scope) -> dict[str, Any]:
-        """What is held of a scope: by task how many records, of which labels, about whom, and with which ids."""
+        """Return what is held of a scope: by task the number of records, their labels, people and ids."""
         tasks: dict[str, Any] = {}
         if scope.whole_task and not self.tasks[scope.task or ""].people:
             task = self.tasks[scope.task or ""]
@@ -276,7 +259,7 @@ class State:
                 yield f"task/{quote(name, safe='')}/people/{quote(canonical(people), safe='')}", leaf
 
     def digest(self) -> str:
-        """SHA-256 of canonical JSON in which the leaves' hashes stand for the leaves."""
+        """SHA-256 of canonical JSON in which leaves are represented by their hashes."""
         return sha256(canonical({**self.described(), "leaves": {path: leaf.sha256 for path, leaf in self.leaves()}}))
 
     def described(self) -> dict[str, Any]:
@@ -294,7 +277,7 @@ class State:
 
     def to_bytes(self) -> bytes:
         """One safetensors file with everything in it. Equal states give equal bytes."""
-        tensors = {f"{path}/{name}": (spec, data) for path, leaf in self.leaves() for name, spec, data in leaf._parts()}
+        tensors = {f"{path}/{name}": (spec, data) for path, leaf in self.leaves() for name, spec, data in leaf.parts()}
         return write_tensors(tensors, {FORMAT: canonical(self.described())})
 
     @classmethod
@@ -310,7 +293,7 @@ class State:
             for name, tensor in stored.items():
                 path, rest = _split(name)
                 groups.setdefault(path, {})[rest] = tensor
-            leaves = {path: Leaf._of(group) for path, group in groups.items()}
+            leaves = {path: Leaf.of_stored(group) for path, group in groups.items()}
             state = cls(_object(described["about"]), leaves.pop("shared", None))
             for name, task in _object(described["tasks"]).items():
                 start = f"task/{quote(check_name(name), safe='')}/"

@@ -32,6 +32,7 @@ from clpu.store.lifecycle import make_store
 from clpu.store.protection import Unlock
 from clpu.store.receipt import Receipt
 from clpu.store.store import Store
+from clpu.workers import Workers
 
 PathLike = str | os.PathLike[str]
 
@@ -216,20 +217,27 @@ def open(
     method: type[Method] | None = None,
     device: str | torch.device = "cpu",
     threads: int = 1,
+    workers: int | Workers = 1,
     progress: Callable[[Progress], None] | None = None,
 ) -> DurableAgent:
     """The agent in a store; it persists each request before it returns.
 
     `keys` is the keys folder if that is stored outside the store, `unlock` what opens it if it is protected. A writer
     waits up to `wait` seconds for another one. With `read_only` it takes no lock, handles no requests, and follows what
-    a writer does. `network` and `method` hand in your own code again; `device`, `threads` and `progress` are as for
-    `Agent`.
+    a writer does. `network` and `method` hand in your own code again; `device`, `threads`, `workers` and `progress` are
+    as for `Agent`.
     """
     store = Store(path, Access(keys, unlock or Unlock(), shared_keys, wait), write=not read_only)
     try:
         store.load()
         return DurableAgent.of_store(
-            store, network=network, method=method, device=device, threads=threads, progress=progress
+            store,
+            network=network,
+            method=method,
+            device=device,
+            threads=threads,
+            workers=workers,
+            progress=progress,
         )
     except BaseException:
         store.close()
@@ -247,6 +255,7 @@ def create(
     unlock: Unlock | None = None,
     device: str | torch.device = "cpu",
     threads: int = 1,
+    workers: int | Workers = 1,
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
 ) -> DurableAgent:
@@ -263,5 +272,6 @@ def create(
         method=own_method,
         device=device,
         threads=threads,
+        workers=workers,
         progress=progress,
     )

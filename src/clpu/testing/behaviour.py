@@ -93,7 +93,7 @@ def an_interrupted_request_changes_nothing(method: type[Method], on: Setup = MLP
             # Hashes are memoised, so the bytes are compared.
             assert agent.state().to_bytes() == before, f"{request}, stopped half-way, left something behind"
         else:
-            raise AssertionError(f"{request} went on after a KeyboardInterrupt")
+            raise AssertionError(f"{request} continued after a KeyboardInterrupt")
 
 
 def keeping_twice_changes_nothing(method: type[Method], on: Setup = MLP) -> None:
@@ -134,3 +134,18 @@ def agents_do_not_disturb_each_other(method: type[Method], on: Setup = MLP) -> N
     assert a.digest() == alone
     assert copied is not None
     assert on.continued(copied, "2T 2R").digest() == alone, "a copy and its original disturb each other"
+
+
+#: For every method.
+CHECKS = (
+    learns_a_separable_task,
+    tasks_may_differ_in_classes_and_labels,
+    probabilities_sum_to_one,
+    predicting_changes_nothing,
+    a_refused_request_changes_nothing,
+    an_interrupted_request_changes_nothing,
+    keeping_twice_changes_nothing,
+    replicas_agree_with_single_agents,
+    randomness_is_the_agents_own,
+    agents_do_not_disturb_each_other,
+)

@@ -69,10 +69,15 @@ def forgetting_is_removing_the_task(method: type[Method], on: Setup = MLP) -> No
 
 
 def what_was_forgotten_leaves_a_trace(method: type[Method], on: Setup = MLP) -> None:
-    """For methods that are not exact: shows that the exactness check can fail, and that the trait is honest."""
+    """For methods that are not exact: shows that the exactness check can fail, and that the trait is true."""
     different = [
         text
         for text in FORGETFUL
         if on.run(text, method).digest() != on.run(Stream(text).counterfactual(), method).digest()
     ]
     assert different, f"{method.name} looks exact on {FORGETFUL}; set `forgets` and let it be checked"
+
+
+#: For methods that forget exactly, and for those that do not.
+EXACT = (a_forgotten_task_is_gone_from_the_bytes, what_was_forgotten_leaves_no_trace, forgetting_is_removing_the_task)
+INEXACT = (a_forgotten_task_is_gone_from_the_bytes, what_was_forgotten_leaves_a_trace)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process in which nothing has happened yet but imports."""
+    """Return what a function returns in a process in which nothing has happened yet but imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["clpu.testing", "torch._dynamo"])  # torch.optim imports the latter when first used
     here, there = context.Pipe(duplex=False)

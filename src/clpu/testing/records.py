@@ -14,7 +14,7 @@ from clpu.testing.processes import in_fresh_process
 from clpu.testing.setups import MLP, Refused, Setup, check_refused, make_records
 from clpu.testing.states import continue_from_bytes
 
-#: Streams in which people, labels and records are forgotten; each goes on afterwards.
+#: Streams in which people, labels and records are forgotten; each continues afterwards.
 FORGETFUL_OF_RECORDS = [
     "1R @annF",
     "1R 2T @bobF 2R 3R",
@@ -36,7 +36,7 @@ def forgotten_records_leave_no_trace(method: type[Method], on: Setup = MLP) -> N
 
 
 def the_order_of_records_is_not_state(method: type[Method], on: Setup = MLP) -> None:
-    """Learned at once or bit by bit, in any order, asked in between or not: the same state and the same answers."""
+    """Learned at once or in parts, in any order, asked in between or not: the same state and the same answers."""
     x, y = on.task("1")
     x, y, people, records = make_records("1", x, y)
     at_once, turned = on.agent(method), on.agent(method)
@@ -114,3 +114,14 @@ def single_records_are_refused(method: type[Method], on: Setup = MLP) -> None:
         (BadRequest, lambda: agent.learn("3", x, y, people=["ann"] * len(y))),
     ]
     check_refused(agent, refused)
+
+
+#: For methods that forget records.
+CHECKS = (
+    forgotten_records_leave_no_trace,
+    the_order_of_records_is_not_state,
+    forgetting_records_is_removing_rows,
+    records_continue_from_bytes_in_a_fresh_process,
+    refused_records_change_nothing,
+    one_label_alone_is_legal,
+)

@@ -38,7 +38,7 @@ def tiny(method: str) -> dict[str, Any]:
     return {name: value for name, value in TINY.items() if name in known}
 
 
-#: Streams in which something is forgotten, in every way that matters; each goes on after a forget.
+#: Streams in which something is forgotten, in every way that matters; most continue after a forget request.
 FORGETFUL = [
     "1T 1F",
     "1R 2T 2F 3R",

@@ -20,7 +20,7 @@ def state_survives_a_round_trip_and_resumes(method: type[Method], on: Setup = ML
 
 
 def requests_continue_from_bytes_in_a_fresh_process(method: type[Method], on: Setup = MLP) -> None:
-    """What a method keeps outside the state is not there in another process, so it would show."""
+    """Anything that a method keeps outside the state is missing in a fresh process, so the digests would differ."""
     stream = "1R 2T 3T 2F 4R 3R 5T 5F 6R"
     agent = on.agent(method)
     for request in stream.split():
@@ -62,3 +62,13 @@ def answers_for_a_task_come_from_its_own_leaf_and_the_shared_one(method: type[Me
         alone = on.restored(method, agent.state().only(task))
         x = on.task(task)[0]
         assert torch.equal(alone.logits(task, x), agent.logits(task, x)), f"{task} needs other tasks for its answers"
+
+
+#: For every method.
+CHECKS = (
+    state_survives_a_round_trip_and_resumes,
+    requests_continue_from_bytes_in_a_fresh_process,
+    nothing_is_kept_outside_the_state,
+    a_request_leaves_its_state_alone,
+    answers_for_a_task_come_from_its_own_leaf_and_the_shared_one,
+)

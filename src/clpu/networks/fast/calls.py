@@ -1,4 +1,4 @@
-"""How the parts of a call are put together, worked out once for all steps of a training."""
+"""The arrangement of the parts of a call, computed once for all steps of a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clpu.networks.parts import Each, Mixed, Part, Pixels
 
 
 class Use:
-    """What one call does with the heads of some tasks: which inputs' features go in, and what comes out."""
+    """The use of the heads of some tasks in one call: which inputs' features go in, and the outputs."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:
         self.tasks = tasks
@@ -61,7 +61,7 @@ class Used:
         self.gradients[number] = gradient if before is None else before + gradient
 
     def gradient(self) -> Tensor | None:
-        """The gradient by the head's output, from those by the parts; `None` if the loss does not depend on it."""
+        """The gradient with respect to the head's output, from those of its parts; `None` if the loss ignores it."""
         if all(g is None for g in self.gradients):
             return None
         parts = [torch.zeros_like(p) if g is None else g for g, p in zip(self.gradients, self.parts)]
@@ -70,7 +70,7 @@ class Used:
         return parts[0] if len(parts) == 1 else torch.cat([g.mT for g in parts], 2).mT
 
     def by_input(self, inner: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The gradient by the features of each of the inputs, (replicas, n, features)."""
+        """The gradient with respect to the features of each of the inputs, (replicas, n, features)."""
         count = len(self.use.tasks)
         parts = [inner] if len(self.use.inputs) == 1 else inner.split(self.sizes, dim=1)
         for (number, each), part in zip(self.use.inputs, parts):
@@ -80,8 +80,8 @@ class Used:
             yield number, part
 
 
-class Plan:
-    """How the parts of a call are put together.
+class CallPlan:
+    """The arrangement of the parts of a call.
 
     The distinct inputs have their rows one after another, and so have the tensors that they are made of: the inputs
     themselves, or what is mixed in them.
@@ -164,7 +164,7 @@ class Plan:
 
 
 def key_of(parts: Sequence[Part], inputs: Sequence[Tensor | Mixed]) -> object:
-    """What the plan of a call depends on."""
+    """Return everything that the plan of a call depends on."""
     tensors = tensors_of(inputs)
     at, number = {id(t): i for i, t in enumerate(tensors)}, {id(x): i for i, x in enumerate(inputs)}
     made_of = [at[id(x)] if isinstance(x, Tensor) else (at[id(x.x)], at[id(x.codes)]) for x in inputs]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clpu.learning.losses import Loss
 from clpu.networks.body import PrecomputedFeatures, Tensors
-from clpu.networks.fast.calls import Plan, Used, key_of
+from clpu.networks.fast.calls import CallPlan, Used, key_of
 from clpu.networks.fast.linear import FoldedLinear, Update
 from clpu.networks.learner import Descent
 from clpu.networks.linear import Linear
@@ -35,7 +35,7 @@ def folded_learner(network: Network, descent: Descent) -> FoldedLearner | None:
 class _Call:
     """One call of `logits` in a step."""
 
-    plan: Plan
+    plan: CallPlan
     used: list[Used]
     activations: list[Tensor]
     scale: float
@@ -62,7 +62,7 @@ class FoldedLearner:
         self.heads = {t: FoldedLinear.of(h, f"head {t}", transpose=True) for t, h in network.heads.items()}
         for task, head in self.heads.items():
             head.trained = task in self.trained
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[object, CallPlan] = {}
         self._stacks: dict[tuple[str, ...], FoldedLinear] = {}
         self._calls: list[_Call] = []
         self._parameters: Tensors = {}
@@ -85,7 +85,7 @@ class FoldedLearner:
         inputs = list({id(x): x for _, x in parts}.values())
         key = key_of(parts, inputs)
         if key not in self._plans:
-            self._plans[key] = Plan(parts, inputs)
+            self._plans[key] = CallPlan(parts, inputs)
         plan = self._plans[key]
         with torch.no_grad():
             number = sum(call.plan is plan for call in self._calls)
@@ -114,8 +114,8 @@ class FoldedLearner:
     def _head(self, tasks: tuple[str, ...]) -> FoldedLinear:
         """The head of a task, or those of several as one layer of (replicas × tasks) matrices.
 
-        The heads of several tasks share their memory with that layer, unless they do so with another already, or
-        cannot descend together.
+        The heads of several tasks share their memory with that layer, unless they already share it with a different
+        one, or cannot descend together.
         """
         if len(tasks) == 1:
             return self.heads[tasks[0]]
@@ -212,7 +212,7 @@ class FoldedLearner:
 
 
 def _whole(by_input: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
-    """The gradient by the features of all inputs."""
+    """The gradient with respect to the features of all inputs."""
     known = next(g for g in by_input if g is not None)
     parts = [
         known.new_zeros(known.shape[0], size, known.shape[2]) if g is None else g for g, size in zip(by_input, sizes)

@@ -108,10 +108,10 @@ class FoldedLinear:
         scale: float = 1.0,
         blend: Tensor | None = None,
     ) -> Tensor | None:
-        """One step, given the gradient with respect to this layer's output; returns that by its input, if `inner`.
+        """One step, given the gradient with respect to this layer's output; returns that of its input, if `inner`.
 
-        Without an update, gradients are added to `sums`. The gradient by the input of a layer that blends is never
-        asked for.
+        Without an update, gradients are added to `sums`. The gradient with respect to the input of a layer
+        that blends is never needed.
         """
         if self.relu:
             grad = torch.ops.aten.threshold_backward(grad, out, 0)

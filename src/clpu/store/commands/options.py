@@ -26,6 +26,14 @@ Data = Annotated[
     typer.Option("--data", metavar="FILE", help=".npz (x, y), .csv, .tsv, or a folder of images.", show_default=False),
 ]
 Threads = Annotated[int, typer.Option(help="Threads to compute with. A different number may give a different digest.")]
+WorkerCount = Annotated[
+    int, typer.Option("--workers", help="Processes that share the making of features; the digest stays the same.")
+]
+Engine = Annotated[str, typer.Option(help="Where the workers run: local, or ray (many machines).")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="With --engine ray: the address of a running cluster.", show_default="a local one"),
+]
 Label = Annotated[
     str | None,
     typer.Option("--label-column", metavar="COLUMN", help="The label column of a table; the last by default."),

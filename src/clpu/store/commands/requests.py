@@ -14,7 +14,9 @@ from clpu.errors import BadData, BadSetting
 from clpu.options import Load, load_files
 from clpu.settings import DEFAULT_METHOD
 from clpu.store.commands.options import (
+    Address,
     Data,
+    Engine,
     Epochs,
     Holdout,
     Ignore,
@@ -27,9 +29,11 @@ from clpu.store.commands.options import (
     Store,
     Task,
     Threads,
+    WorkerCount,
     opens,
     writes,
 )
+from clpu.workers import ONE, Workers
 
 if TYPE_CHECKING:
     from clpu.agent import Agent, Progress
@@ -84,12 +88,16 @@ def learn(
     lr: Rate = None,
     setting: Settings = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
@@ -98,7 +106,7 @@ def learn(
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
         return _learned("learned temporarily" if temporary else "learned permanently", table, outcome, task)
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 @writes
@@ -111,6 +119,9 @@ def add(
     person: PersonColumn = None,
     record: RecordColumn = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
@@ -119,13 +130,14 @@ def add(
     from clpu.store.data_files import read
 
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = read(data, label=label, ignore=ignore or (), people=person, records=record)
 
     def request(agent: DurableAgent) -> str:
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return f"added {table.examples} records"
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 @writes
@@ -142,12 +154,16 @@ def relearn(
     lr: Rate = None,
     setting: Settings = None,
     threads: Threads = 1,
+    workers: WorkerCount = 1,
+    engine: Engine = "local",
+    address: Address = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
+    sharing = Workers(workers, engine, address)
     table = _read(data, label, ignore, person, record)
     options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
 
@@ -155,7 +171,7 @@ def relearn(
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
         return _learned("learned again", table, outcome, task)
 
-    agent_request(store, opening, threads, request)
+    agent_request(store, opening, threads, request, sharing)
 
 
 def _read(data: Path, label: str | None, ignore: list[str] | None, person: str | None, record: str | None) -> Table:
@@ -279,11 +295,14 @@ def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], 
     terminal.say(done)
 
 
-def agent_request(store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], str]) -> None:
+def agent_request(
+    store: Path, opening: Opening, threads: int, request: Callable[[DurableAgent], str], workers: Workers = ONE
+) -> None:
     """Handle one request that takes the agent's method, with a progress bar."""
 
     def work(opened: OpenStore) -> str:
         with working_agent(opened, threads) as agent:
+            agent.workers = workers
             return request(agent)
 
     store_request(store, opening, work)
