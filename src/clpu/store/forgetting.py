@@ -73,7 +73,7 @@ def _refuse(state: State, scope: Scope, forgets: str) -> None:
 def with_labels(state: State, scope: Scope) -> Scope:
     """A scope whose labels, given as text, are those of the task: a label may be a number."""
     task = state.tasks.get(scope.get("task", ""))
-    if task is None or "labels" not in scope:
+    if task is None or not isinstance(scope.get("labels"), (list, tuple)):
         return scope
     known = {str(label): label for label in task.labels}
     return {**scope, "labels": [known.get(label, label) for label in scope["labels"]]}
@@ -93,10 +93,13 @@ class Footprint:
     rewritten: tuple[Item, ...]
     bytes: int
     exact: bool
+    #: How many records would go; 0 if the method keeps no single ones.
+    records: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "tasks": list(self.tasks),
+            "records": self.records,
             "files_removed": len(self.removed),
             "files_rewritten": len(self.rewritten),
             "keys_destroyed": len(self.removed) + len(self.rewritten),
@@ -113,7 +116,8 @@ def footprint(stored: StoredState, scope: Scope) -> Footprint:
     size = sum(part.leaf.size for part in parts if part.leaf is not None)
     items = tuple(part.item for part in rewritten)
     tasks = tuple(sorted({item[0] for item in [*removed, *items] if item != SHARED}))
-    return Footprint(tasks, tuple(removed), items, size, exact)
+    held = stored.state.held(Checked.asked(**scope)) if stored.state.about["forgets"] == "records" else []
+    return Footprint(tasks, tuple(removed), items, size, exact, sum(int(one.chosen.sum()) for one in held))
 
 
 @dataclass(frozen=True)
