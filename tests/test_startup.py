@@ -74,7 +74,7 @@ def test_a_store_is_listed_and_verified_without_torch_and_numpy(store):
     assert about["bytes"]["main"] == storage["main"]
     assert not imported
     for command in (
-        ["verify", store],
+        ["verify", store, "--files-only"],
         ["show", store, "two"],
         ["forget", store, "two", "--dry-run"],
         ["expire", store],

@@ -230,7 +230,7 @@ class Agent:
         Methods that forget records also forget a `person` (in every task, or in one), `labels` or `records` of a task;
         of several conditions, all must hold. A record about several people goes with any of them.
         """
-        request = Request.forgetting(_scope(task, person, labels, records))
+        request = Request.forgetting(Scope.asked(task, person, labels, records))
         with self._handling(request) as state:
             self._meaning(request)
             self._commit(self._handler.forget(state, request), request)
@@ -370,7 +370,7 @@ class Agent:
         By task: how many records, of which labels, and the ids that they were given. `NothingHeld` if there are none.
         Only methods that forget records know who a record is about.
         """
-        state, scope = self._state, _scope(task, person, None, None)
+        state, scope = self._state, Scope.asked(task, person)
         if task is not None:
             self._task(state, task)
         return state.shown(scope)
@@ -494,15 +494,6 @@ class Agent:
     def _outputs(self, state: State, task: str | None, x: Any) -> Tensor:
         """Outputs before the softmax: for a task's labels or, without a task, for all pairs and "none"."""
         return self._handler.scores(state, x) if task is None else self._logits(state, task, x)
-
-
-def _scope(task: Any, person: Any, labels: Any, records: Any) -> Scope:
-    if task is None and (person is None or labels is not None or records is not None):
-        raise BadRequest("name a task; only a person is forgotten, or shown, in every task")
-    scope = Scope(task, person, () if labels is None else labels, () if records is None else records)
-    if (labels is not None and not scope.labels) or (records is not None and not scope.records):
-        raise BadRequest("an empty list of labels or records names nothing")
-    return scope
 
 
 def _pairs(state: State) -> tuple[tuple[str, Any] | None, ...]:

@@ -37,12 +37,19 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> Pa
             os.fsync(file.fileno())
         part.replace(path)
         if private:
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(folder)
-            os.close(folder)
+            sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _private(path: str, flags: int) -> int:

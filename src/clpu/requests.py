@@ -109,6 +109,16 @@ class Scope:
         ids = (check_id(record, "a record's id") for record in _listed(self.records, "records"))
         object.__setattr__(self, "records", tuple(ids))
 
+    @classmethod
+    def asked(cls, task: Any = None, person: Any = None, labels: Any = None, records: Any = None) -> Scope:
+        """What a caller asks to forget or to see; `BadRequest` unless it names something."""
+        if task is None and (person is None or labels is not None or records is not None):
+            raise BadRequest("name a task; only a person is forgotten, or shown, in every task")
+        named = _listed(labels, "labels"), _listed(records, "records")
+        if (labels is not None and not named[0]) or (records is not None and not named[1]):
+            raise BadRequest("an empty list of labels or records names nothing")
+        return cls(task, person, *named)
+
     @property
     def whole_task(self) -> bool:
         """Whether it is a task with all its records."""

@@ -21,11 +21,15 @@ from typing import Any
 import numpy as np
 
 import clpu
-from clpu.state import Leaf, State, Task
-from clpu.store.contents import Part
+from clpu.errors import BadState
+from clpu.state import Leaf, Records, State, Task
+from clpu.store import rotation
+from clpu.store.commands import forgetting
+from clpu.store.contents import Part, assemble, check_whole, parts_of
 from clpu.store.data_files import read
-from clpu.store.format import About
-from clpu.store.journal import append, entries_of
+from clpu.store.forgetting import Order
+from clpu.store.format import About, to_json
+from clpu.store.journal import Journal, entries_of
 from clpu.store.keyring import Keyring, Secrets
 from clpu.store.plan import Intent, read_root, root_bytes
 from clpu.store.protection import Unlock
@@ -55,8 +59,16 @@ def targets(folder: Path) -> dict[str, Target]:
         if found is not None:
             _ = found.specs
 
+    task, records = (part_of_records(people) for people in (False, True))
+
+    def read_records(data: bytes) -> None:
+        with suppress(BadState):  # what a method would say, which looks at it next
+            state = assemble(ABOUT, [("a", Part.from_bytes(task, "a")), ("b", Part.from_bytes(data, "b"))])
+            check_whole(state)
+            state.without(person="ada")
+
     receipt = Receipt.sign(secrets.signing, receipt_facts())
-    append(folder / "journal", receipt, secrets.signing)
+    Journal(folder / "journal", secrets.signing).append([receipt])
     found: dict[str, Target] = {
         "about": (About.from_bytes, About(secrets.identity, True).to_bytes()),
         "tree": (State.from_bytes, State(ABOUT).with_task("task", Task("T", FACTS, leaf)).to_bytes()),
@@ -70,6 +82,9 @@ def targets(folder: Path) -> dict[str, Target]:
         "keys": (keys, (folder / "master.json").read_bytes()),
         "secrets": (_typed(Secrets.from_bytes), secrets.to_bytes()),
         "receipt": (lambda data: Receipt.from_json(_text(data)).verify(), receipt.to_json().encode()),
+        "records": (read_records, records),
+        "batch": (_lines_of(folder / "batch"), b'one\n{"task": "two", "labels": [1, "x"], "id": "7", "reason": "r"}\n'),
+        "recovery": (_recovery_of(folder / "recovery"), to_json(recovery(secrets))),
         "journal": (lambda data: entries_of(_text(data)), (folder / "journal").read_bytes()),
     }
     np.savez(folder / "good.npz", x=np.ones((4, 3), np.float32), y=np.arange(4))
@@ -84,6 +99,35 @@ def targets(folder: Path) -> dict[str, Target]:
         Image.new("RGB", (8, 8), (1, 2, 3)).save(content, kind)
         found[kind] = (_reader(folder / "images" / "a" / "1.png", folder / "images"), content.getvalue())
     return found
+
+
+def part_of_records(people: bool) -> bytes:
+    """A task with records, as it is stored: its own part, or that of its records."""
+    rows = Records(np.ones((3, 2), np.int8), np.array([0, 1, 1]), ("ham", "spam"), ("1", "2", "3"))
+    whole = Task("T", FACTS, None, {("ada", "bob"): rows.to_leaf()})
+    return list(parts_of("task", whole))[people].to_bytes()
+
+
+def recovery(secrets: Secrets) -> dict[str, Any]:
+    about = {"format": rotation.FORMAT, "version": rotation.VERSION, "identity": secrets.identity}
+    return {**about, "names": secrets.names.hex(), "permanent": secrets.permanent[-1].hex()}
+
+
+def _lines_of(path: Path) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> None:
+        path.write_bytes(data)
+        for line in forgetting._lines(path):
+            Order(**line)
+
+    return parse
+
+
+def _recovery_of(path: Path) -> Callable[[bytes], Any]:
+    def parse(data: bytes) -> None:
+        path.write_bytes(data)
+        rotation._read_recovery(path)
+
+    return parse
 
 
 def receipt_facts() -> dict[str, Any]:

@@ -24,8 +24,8 @@ from clpu import METHODS, Agent, Request
 from clpu.settings import DEFAULT_METHOD
 from clpu.state import Leaf, People, Spec, Task
 from clpu.state.leaf import write_tensors
+from clpu.store import create, plan
 from clpu.store import open as open_store
-from clpu.store import plan
 from clpu.store.files import Files
 from clpu.store.folder import Access, Folder
 from clpu.store.lifecycle import adopt
@@ -75,6 +75,30 @@ def digest_after(requests: str, method: str = DEFAULT_METHOD) -> str:
 
 
 _DIGESTS: dict[tuple[str, str], str] = {}
+
+
+#: Operations that change the disk.
+CHANGING = frozenset({"write", "wipe", "rename", "unlink", "mkdir", "rmdir", "utime", "chmod"})
+FIFTY = 50
+
+
+def store_of_people(path: Path, number: int, keys: Path | None = None) -> Path:
+    """A store with five tasks, each with one record of so many people."""
+    with create(path, "ridge", "base:raw", keys=keys) as agent:
+        for task in range(5):
+            x = np.random.default_rng(task).normal(size=(number, 3))
+            agent.learn(str(task), x, np.arange(number) % 2, people=[f"p{n}" for n in range(number)])
+    return path
+
+
+#: Requests to a store of people that change many leaves.
+ABOUT_PEOPLE: dict[str, Callable[[Agent], Any]] = {
+    "a person leaves five tasks": lambda agent: agent.forget(person="p3"),
+    "a label goes": lambda agent: agent.forget("1", labels=[1]),
+    "fifty people are learned": lambda agent: agent.learn(
+        "new", np.eye(FIFTY)[:, :3], np.arange(FIFTY) % 2, people=[f"q{n}" for n in range(FIFTY)]
+    ),
+}
 
 
 def synthetic(status: str, number: int, people: Mapping[People, int] | None = None) -> Task:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +85,32 @@ def test_status_shows_tasks_accuracy_bytes_and_digest(store: Path, data: Path) -
         assert about["tasks"][1]["accuracy"] == agent.accuracy("two", *examples("2"))
         assert about["tasks"][1]["bytes"] == agent.storage()["tasks"]["two"]
     assert "accuracy" not in about["tasks"][0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "{store}", "two", "--out", "{store}/two.json"],
+        ["predict", "{store}", "two", "--data", "{data}/2.npz", "--out", "{store}/leaves/two.csv"],
+        ["export", "{store}", "--task", "two", "--forgettable", "--to", "{store}/two.pt2"],
+        ["keys", "export", "{store}", "{store}/recovery.json"],
+        ["forget", "{store}", "two", "--receipt", "{store}/receipt.json"],
+        ["init", "{store}/inside"],
+        ["clone", "{store}", "{store}/inside"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_nothing_else_is_written_into_a_store(store: Path, data: Path, arguments: list[str]) -> None:
+    """A forget would not reach it there."""
+    before = picture(store)
+    assert "is inside the store" in run(*(a.format(store=store, data=data) for a in arguments), code=1).stderr
+    assert picture(store) == before
+
+
+def test_a_folder_is_not_taken_for_a_file_to_write(store: Path, data: Path) -> None:
+    (data / "folder").mkdir()
+    for arguments in (["show", store, "two", "--out"], ["forget", store, "two", "--receipt"]):
+        assert "is a folder" in run(*arguments, data / "folder", code=1).stderr
 
 
 def test_an_approximate_method_says_so(data: Path) -> None:
@@ -178,37 +203,42 @@ def test_importing_the_commands_is_cheap() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_ctrl_c_leaves_the_store_as_it_was(store: Path, data: Path) -> None:
+#: A program that runs a command and, at some call of a function, gets the signal of Ctrl-C.
+INTERRUPTED = """
+import os, signal, sys
+from clpu.agent import Agent
+from clpu.store.store import Store
+from clpu.store.__main__ import app
+cls, name, at = {"training": (Agent, "_report", 3), "saved": (Store, "_after", 1)}[sys.argv[1]]
+original, calls = getattr(cls, name), []
+def counted(*arguments):
+    calls.append(True)
+    if len(calls) == at:
+        os.kill(os.getpid(), signal.SIGINT)
+    return original(*arguments)
+setattr(cls, name, counted)
+app(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("when", "words"), [("training", "the store is as it was"), ("saved", "was saved already")])
+def test_ctrl_c_says_what_became_of_the_request(store: Path, data: Path, when: str, words: str) -> None:
     before = picture(store)
-    x, y = examples("1")
-    np.savez(data / "long.npz", x=np.tile(x, (40_000, 1)), y=np.tile(y, 40_000))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "clpu.store", "learn", store, "three", "--data", data / "long.npz"],
-        stderr=subprocess.PIPE,
+    arguments = ["learn", str(store), "three", "--data", str(data / "1.npz"), "--epochs", "20"]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, when, *arguments],
+        capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         # A shell that starts the tests in the background has them ignore Ctrl-C, and the child would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            open_store(store, wait=0).close()
-        except Exception:
-            break  # the other process has the lock: it is at work
-        time.sleep(0.05)
-    time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    # A shell shows 130 for both. CPython ends by the signal itself if the interrupt came while an import ran exec(),
-    # as the definitions of dataclasses do, although the exception was caught.
-    assert process.returncode in (130, -signal.SIGINT), errors
-    assert "the store is as it was" in errors
-    assert picture(store) == before
+    # A shell shows 130 for both; CPython ends by the signal itself if the interrupt came while an import ran exec().
+    assert done.returncode in (130, -signal.SIGINT), done.stderr
+    assert words in done.stderr
+    assert (picture(store) == before) == (when == "training")
+    with open_store(store) as agent:
+        assert ("three" in agent.tasks) == (when == "saved")
 
 
 def test_without_pillow_one_line_says_what_to_install_and_nothing_changes(store: Path, tmp_path: Path) -> None:

@@ -1,14 +1,34 @@
 """A copy of a store never harms the original, and every mismatch of folder and keys is told apart from damage."""
 
+import errno
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from storekit import SETTINGS, Crash, Fault, clone, crashing, digest_after, examples, follow, handle, injected, picture
+from storekit import (
+    ABOUT_PEOPLE,
+    SETTINGS,
+    Crash,
+    Fault,
+    clone,
+    clone_apart,
+    crashing,
+    digest_after,
+    examples,
+    failing,
+    follow,
+    handle,
+    injected,
+    picture,
+    store_of_people,
+)
 
 import clpu
-from clpu.store import create, verify
+from clpu.state import State
+from clpu.store import DurableAgent, create, verify
 from clpu.store import open as open_store
 from clpu.store.folder import Access, Folder
 from clpu.store.lifecycle import adopt
@@ -94,6 +114,70 @@ def test_acting_on_a_copy_after_every_step_of_a_request_harms_no_task(
         assert verify(place / "store", Access(keys)).good
 
 
+def copies_during(apart: Path, act: Callable[[DurableAgent], Any], every: int) -> Iterator[tuple[Path, Path]]:
+    """Copies of a store that were made in the middle of a request which was then completed, and the keys of its end."""
+    folder = apart.parent
+    place = clone_apart(apart, folder / "counted")
+    with open_store(place[0], keys=place[1]) as agent, injected() as injector:
+        act(agent)
+    for at in range(0, len(injector.calls), every):
+        store, keys = clone_apart(apart, folder / str(at))
+        copy = folder / str(at) / "copy"
+
+        def copying(function, *args, store=store, copy=copy, **options):  # type: ignore[no-untyped-def]
+            clone(store, copy)
+            return function(*args, **options)
+
+        with open_store(store, keys=keys) as agent, injected(Fault(copying, at)):
+            act(agent)
+        if copy.exists():  # how many folders a request makes is chance
+            yield copy, keys
+
+
+def outcome(copy: Path, keys: Path) -> State:
+    """What a copy holds: read as it is, verified, cloned, and in the end adopted."""
+    with open_store(copy, keys=keys, read_only=True) as reader:
+        found = reader.state()
+    assert verify(copy, Access(keys)).good
+    clone_store(copy, copy.parent / "new", Access(keys))
+    with open_store(copy.parent / "new") as agent:
+        assert agent.state().tasks == found.tasks
+    adopt(copy, Access(keys))
+    with open_store(copy, keys=keys) as agent:
+        assert agent.state() == found
+    report = verify(copy, Access(keys))
+    assert report.good
+    assert not report.notes
+    return found
+
+
+@pytest.mark.parametrize("request_text", ["4T", "4R", "2R", "2F"])
+def test_a_copy_made_in_the_middle_of_a_request_that_was_completed_is_of_use(apart: Path, request_text: str) -> None:
+    legal = {digest_after(text) for text in ("1R 2T 3T", "1R 3T", f"1R 2T 3T {request_text}")}
+    found = {outcome(*place).digest() for place in copies_during(apart, lambda a: handle(a, request_text), 3)}
+    assert found <= legal
+    assert len(found) == {"4T": 2, "4R": 2, "2R": 2, "2F": 1}[request_text]
+
+
+@pytest.mark.parametrize("name", ABOUT_PEOPLE)
+def test_a_copy_made_in_the_middle_of_a_request_about_many_people_holds_all_of_it_or_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "apart").mkdir()
+    keys = tmp_path / "apart" / "keys"
+    store_of_people(tmp_path / "apart" / "store", 4, keys=keys)
+    with open_store(tmp_path / "apart" / "store", keys=keys, read_only=True) as agent:
+        before = agent.state()
+    whole = {f"q{n}" for n in range(50)}
+    for copy, keys in copies_during(tmp_path / "apart", ABOUT_PEOPLE[name], 60):
+        found = outcome(copy, keys)
+        for task, entry in found.tasks.items():
+            people = {person for who in entry.people for person in who}
+            expected = {person for who in before.tasks[task].people for person in who} if task != "new" else whole
+            gone = {"a person leaves five tasks": {"p3"}, "a label goes": {"p1", "p3"} if task == "1" else set()}
+            assert people in (expected, expected - gone.get(name, set()))
+
+
 def test_a_clone_is_a_store_of_its_own(apart: Path) -> None:
     copy = clone(apart / "store", apart / "copy")
     assert clone_store(copy, apart / "new", Access(apart / "keys"), Access(apart / "new keys")) == 3
@@ -108,6 +192,38 @@ def test_a_clone_is_a_store_of_its_own(apart: Path) -> None:
     ):
         assert new.secrets.names != old.secrets.names
         assert new.about.identity != old.about.identity
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_interrupted_clone_is_there_completely_or_not_at_all(apart: Path, here: bool) -> None:
+    def act(number: int) -> None:
+        keys = None if here else apart / f"{number} keys"
+        clone_store(apart / "store", apart / str(number), Access(apart / "keys"), Access(keys))
+
+    with injected() as injector:
+        act(-1)
+    with open_store(apart / "-1", keys=None if here else apart / "-1 keys") as agent:
+        assert agent.digest() == digest_after("1R 2T 3T")
+    for at in range(0, len(injector.calls), 11):
+        with injected(Fault(crashing, at, sticky=True)), pytest.raises(Crash):
+            act(at)
+        assert not (apart / str(at)).exists()
+    with injected(Fault(failing(errno.ENOSPC), len(injector.calls) - 9)), pytest.raises(clpu.StoreFailed):
+        act(-2)
+    assert not [path for path in apart.iterdir() if path.name.startswith(".-2")], "a failure leaves nothing"
+
+
+def test_a_clone_takes_no_place_that_is_taken(apart: Path) -> None:
+    (apart / "taken").mkdir()
+    (apart / "taken" / "keys").mkdir()
+    (apart / "file").touch()
+    before = picture(apart)
+    for target, keys in (("taken", None), ("store", None), ("file", None), ("new", "new/keys")):
+        with pytest.raises(clpu.Error):
+            clone_store(apart / "store", apart / target, Access(apart / "keys"), Access(keys and apart / keys))
+        assert picture(apart) == before
+    (apart / "taken" / "keys").rmdir()
+    assert clone_store(apart / "store", apart / "taken", Access(apart / "keys")) == 3
 
 
 def test_a_moved_store_is_adopted(apart: Path) -> None:

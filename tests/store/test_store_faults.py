@@ -1,6 +1,8 @@
 """Whatever call below the store fails, the request is wholly in or wholly out, and the next open leaves no trace."""
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -268,3 +270,28 @@ def test_a_crash_while_a_store_is_made_leaves_none_or_one(tmp_path: Path) -> Non
             "root",
         }
         assert verify(place).good
+
+
+def test_a_store_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    """L8."""
+    with injected() as injector:
+        create(tmp_path / "whole", **SETTINGS).close()
+    for at in range(injector.calls.index("write")):
+        with injected(Fault(failing(errno.ENOSPC), at)), pytest.raises(clpu.StoreFailed):
+            create(tmp_path / "a" / "b" / "store", **SETTINGS)
+        assert not (tmp_path / "a").exists()
+
+
+def test_every_folder_on_the_way_to_a_new_store_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8: a folder is flushed after the one below it was made."""
+    flushed: dict[int, set[str]] = {}
+
+    def flush(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            flushed.setdefault(os.fstat(fd).st_ino, set()).update(os.listdir(fd))
+
+    monkeypatch.setattr("clpu.store.files._flush", flush)
+    create(tmp_path / "a" / "b" / "store", keys=tmp_path / "keys", **SETTINGS).close()
+    for path in ("a", "a/b", "a/b/store", "keys", "a/b/store/about.json", "keys/master.json"):
+        below = tmp_path / path
+        assert below.name in flushed[below.parent.stat().st_ino]

@@ -1,11 +1,14 @@
 """Master keys: rotated, protected by a passphrase or a key service, and recovered where nothing can be forgotten."""
 
+import errno
+import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from storekit import SETTINGS, Crash, Fault, clone, crashing, digest_after, examples, follow, injected
+from storekit import SETTINGS, Crash, Fault, clone, crashing, digest_after, examples, failing, follow, injected, picture
 from typer.testing import CliRunner, Result
 
 import clpu
@@ -87,6 +90,28 @@ def test_a_passphrase_protects_the_keys(tmp_path: Path) -> None:
     assert "horse" not in repr(right)
 
 
+def test_a_passphrase_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As a shell's <(command) does, which may take a moment."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Timer(0.1, lambda: (tmp_path / "pipe").write_text("correct horse\r\nmore\n"))
+    writer.start()
+    assert protection.read_passphrase(tmp_path / "pipe") == "correct horse"
+    writer.join()
+
+
+def test_keys_that_cannot_be_read_are_named_and_not_the_store(store: Path) -> None:
+    follow(store, REQUESTS)
+    with injected() as injector:
+        open_store(store).close()
+    seen = set()
+    for at, operation in enumerate(injector.calls):
+        if operation in ("open", "list"):
+            with injected(Fault(failing(errno.EACCES), at)), pytest.raises(clpu.Error) as refused:
+                open_store(store).close()
+            seen.add(isinstance(refused.value, clpu.BadKeys) and str(store / "keys") in str(refused.value))
+    assert seen == {True, False}
+
+
 def test_a_key_service_in_a_process_of_its_own_wraps_the_keys(tmp_path: Path) -> None:
     service = tmp_path / "service"
     service.mkdir()
@@ -150,3 +175,56 @@ def test_a_recovery_file_opens_nothing_that_can_be_forgotten(store: Path, tmp_pa
     (tmp_path / "recovery.json").write_text("{}")
     with pytest.raises(clpu.BadKeys, match="not a recovery file"):
         recover(tmp_path / "other", tmp_path / "recovery.json")
+
+
+def test_recovering_harms_neither_keys_that_are_not_lost_nor_another_store(tmp_path: Path) -> None:
+    for name in "ab":
+        create(tmp_path / name, keys=tmp_path / f"{name} keys", **SETTINGS).close()
+        follow(tmp_path / name, "1R", keys=tmp_path / f"{name} keys")
+    export_recovery(tmp_path / "b", tmp_path / "recovery.json", Access(tmp_path / "b keys"))
+    before = picture(tmp_path)
+    for keys in ("a keys", "b keys"):
+        with pytest.raises(clpu.BadKeys, match="holds keys"):
+            recover(tmp_path / "b", tmp_path / "recovery.json", Access(tmp_path / keys))
+        assert picture(tmp_path) == before
+
+
+def test_a_recovery_that_is_refused_because_of_an_interrupted_request_changes_nothing(
+    store: Path, tmp_path: Path
+) -> None:
+    follow(store, REQUESTS)
+    export_recovery(store, tmp_path / "recovery.json")
+    shutil.rmtree(store / "keys")
+    (store / "intent").write_bytes(b"of a request that was interrupted")
+    before = picture(store)
+    with pytest.raises(clpu.BadStore, match="interrupted"):
+        recover(store, tmp_path / "recovery.json")
+    assert picture(store) == before
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_interrupted_recovery_can_be_repeated(tmp_path: Path, here: bool) -> None:
+    keys = None if here else tmp_path / "keys"
+    create(tmp_path / "store", keys=keys, **SETTINGS).close()
+    follow(tmp_path / "store", REQUESTS, keys=keys)
+    export_recovery(tmp_path / "store", tmp_path / "recovery.json", Access(keys))
+    shutil.rmtree(keys or tmp_path / "store" / "keys")
+
+    def act(place: Path) -> None:
+        recover(place / "store", tmp_path / "recovery.json", Access(None if here else place / "keys"))
+
+    def fresh(name: str) -> Path:
+        clone(tmp_path / "store", tmp_path / name / "store")
+        return tmp_path / name
+
+    with injected() as injector:
+        act(fresh("counted"))
+    for at in range(0, len(injector.calls), 7):
+        place = fresh(str(at))
+        with injected(Fault(crashing, at, sticky=True)), pytest.raises(Crash):
+            act(place)
+        try:
+            assert follow(place / "store", "", keys=None if here else place / "keys") == digest_after("1R")
+        except clpu.BadKeys:
+            act(place)
+        assert follow(place / "store", "", keys=None if here else place / "keys") == digest_after("1R")

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storekit import SETTINGS, clone, handle
+from storekit import ABOUT_PEOPLE, CHANGING, SETTINGS, clone, handle, injected, picture_without_secrets, store_of_people
 
 from clpu import Agent
 from clpu.store import open as open_store
@@ -38,9 +39,9 @@ class Victim:
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
 
-    def handle(self, store: Path, request: str, delay: float, after: int | None) -> bool:
+    def handle(self, store: Path, request: str, delay: float, after: int | None, changing: bool = False) -> bool:
         """Let a child handle a request and kill it, or let it kill itself; whether the request had returned."""
-        self._say(json.dumps({"store": str(store), "request": request, "after": after}))
+        self._say(json.dumps({"store": str(store), "request": request, "after": after, "changing": changing}))
         number = int(self._line())
         if after is None:
             time.sleep(delay)
@@ -55,7 +56,7 @@ class Victim:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait()
         self.process.stdout.close()
 
 
@@ -117,3 +118,58 @@ def test_three_hundred_kills(victim: Victim, empty_store: Path, tmp_path: Path) 
     counts = harass(victim, empty_store, tmp_path, 300, seed=2)
     assert counts["old"] > 50, counts
     assert counts["new"] > 50, counts
+
+
+class Requested:
+    """A request to a store of people: what the store holds before and after it, and how often it changes the disk."""
+
+    def __init__(self, people: Path, place: Path, name: str) -> None:
+        self.people, self.place, self.name, self.tried = people, place, name, 0
+        with open_store(clone(people, place / "whole")) as agent:
+            self.digests = {agent.digest(): "old"}
+            with injected() as injector:
+                ABOUT_PEOPLE[name](agent)
+            self.digests[agent.digest()] = "new"
+        self.changes = sum(operation in CHANGING for operation in injector.calls)
+        self.pictures = {"old": picture_without_secrets(people), "new": picture_without_secrets(place / "whole")}
+
+    def killed(self, victim: Victim, after: int | None, delay: float = 0.0) -> tuple[str, bool]:
+        """Kill the request; what the store holds then, and whether the request had returned."""
+        self.tried += 1
+        store = clone(self.people, self.place / str(self.tried))
+        returned = victim.handle(store, self.name, delay, after, changing=True)
+        with open_store(store, read_only=True) as reader:
+            seen = self.digests[reader.digest()]
+        with open_store(store) as agent:
+            found = self.digests[agent.digest()]
+        assert seen == found, "a reader sees what the next writer makes of it"
+        assert picture_without_secrets(store) == self.pictures[found]
+        assert verify(store).good
+        assert found == "new" or not returned
+        shutil.rmtree(store)
+        return found, returned
+
+
+@pytest.mark.parametrize("name", ABOUT_PEOPLE)
+def test_a_kill_within_a_request_about_many_people_leaves_all_or_nothing(
+    victim: Victim, tmp_path: Path, name: str
+) -> None:
+    """SIGKILL at some of the calls that change the disk, the first among them, and after the last."""
+    request = Requested(store_of_people(tmp_path / "people", 8), tmp_path, name)
+    assert request.killed(victim, 0) == ("old", False)
+    found = [request.killed(victim, at)[0] for at in range(3, request.changes, request.changes // 4)]
+    assert found == sorted(found, reverse=True), "once a request is in, no later kill takes it out"
+    # How many folders a request makes is chance, so that the last change may be a few more away.
+    assert request.killed(victim, request.changes + 200) == ("new", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ABOUT_PEOPLE)
+def test_a_kill_at_every_change_and_at_random_moments_leaves_all_or_nothing(
+    victim: Victim, tmp_path: Path, name: str
+) -> None:
+    request, luck = Requested(store_of_people(tmp_path / "people", 12), tmp_path, name), random.Random(3)
+    found = [request.killed(victim, at)[0] for at in range(request.changes)]
+    assert set(found) == {"old", "new"}
+    for _ in range(60):
+        request.killed(victim, None, luck.uniform(0, 0.3))

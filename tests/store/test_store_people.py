@@ -1,6 +1,5 @@
 """A method that forgets records, in a store: a person goes from every task, and old copies give nothing back."""
 
-import errno
 import json
 import shutil
 from contextlib import suppress
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from storekit import Fault, clone, failing, injected, picture_without_secrets
+from storekit import ABOUT_PEOPLE, Fault, clone, failing, injected, picture_without_secrets, store_of_people
+from test_store_faults import FAILURES
 from typer.testing import CliRunner
 
 import clpu
@@ -182,35 +182,62 @@ def test_people_on_the_command_line(tmp_path: Path) -> None:
         assert "2" not in agent.show("mail")["mail"]["ids"]
 
 
-@pytest.mark.slow
-def test_an_interrupted_request_about_people_is_done_or_not(tmp_path: Path) -> None:
-    """Fifty people are learned, one leaves five tasks, a label goes: at every operation that fails, all or nothing."""
-    with create(tmp_path / "store", "ridge", "base:raw") as agent:
-        for task in range(5):
-            x = np.random.default_rng(task).normal(size=(50, 3))
-            agent.learn(str(task), x, np.arange(50) % 2, people=[f"p{n}" for n in range(50)])
+def test_what_a_command_says_comes_from_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label that is forgotten between two questions does not take its name from the probabilities."""
+    store = made(tmp_path / "a", tmp_path / "keys")
+    np.savez(tmp_path / "mail.npz", x=data("mail")[0])
+    predict = clpu.Agent.predict
+
+    def and_then_forgotten(self: clpu.Agent, *arguments: object) -> object:
+        found = predict(self, *arguments)
+        with open_store(store, keys=tmp_path / "keys") as agent:
+            if 1 in agent.labels("mail"):
+                agent.forget("mail", labels=[1])
+        return found
+
+    monkeypatch.setattr(clpu.Agent, "predict", and_then_forgotten)
+    arguments = ["predict", str(store), "mail", "--data", str(tmp_path / "mail.npz"), "--keys", str(tmp_path / "keys")]
+    for columns in (["label", "p_0", "p_1"], ["label", "p_0"]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        assert {len(line.split(",")) for line in result.output.splitlines()} == {len(columns)}
+        assert result.output.splitlines()[0].split(",") == columns
+
+
+def check_faults(people: Path, place: Path, name: str, most: int | None) -> None:
+    """Fail one operation after the other, or so many: the request is done or not, and the agent knows which."""
+    request, change = ABOUT_PEOPLE[name], place / "changed"
+    with open_store(clone(people, change)) as agent:
         before = agent.digest()
-    requests = {
-        "a person": lambda agent: agent.forget(person="p7"),
-        "a label": lambda agent: agent.forget("1", labels=[1]),
-        "fifty people": lambda agent: agent.learn(
-            "new", np.eye(50)[:, :3], np.arange(50) % 2, people=[f"q{n}" for n in range(50)]
-        ),
-    }
-    for name, request in requests.items():
-        whole = clone(tmp_path / "store", tmp_path / name)
-        with open_store(whole) as agent:
+        with injected() as injector:
             request(agent)
-            after = agent.digest()
-        seen = set()
-        for number in (0, 1, 3, 7, 20, 60, 150):
-            path = clone(tmp_path / "store", tmp_path / f"{name} {number}")
-            fault = Fault(failing(errno.ENOSPC), number)
-            with open_store(path) as agent, suppress(OSError, clpu.Error), injected(fault):
+        after = agent.digest()
+    pictures = {before: picture_without_secrets(people), after: picture_without_secrets(change)}
+    seen = set()
+    last = len(injector.calls) - 1
+    for at in [*range(0, last, 1 if most is None else last // most), last]:
+        path = clone(people, place / str(at))
+        number = FAILURES[injector.calls[at]][0]
+        with open_store(path) as agent:
+            # How many folders a request makes is chance, so that the last operations may not be reached.
+            with injected(Fault(failing(number), at)), suppress(clpu.StoreFailed):
                 request(agent)
-            with open_store(path) as agent:
-                seen.add(agent.digest())
-                assert agent.digest() in (before, after), (name, number)
-            assert verify(path).good
-            shutil.rmtree(path)
-        assert before in seen, f"{name}: no fault came in time"
+            believed = agent.digest()
+        with open_store(path) as agent:
+            assert agent.digest() == believed
+        assert picture_without_secrets(path) == pictures[believed]
+        assert verify(path).good
+        seen.add(believed)
+        shutil.rmtree(path)
+    assert seen == {before, after}
+
+
+@pytest.mark.parametrize("name", ABOUT_PEOPLE)
+def test_a_failing_operation_in_a_request_about_many_people_leaves_all_or_nothing(tmp_path: Path, name: str) -> None:
+    check_faults(store_of_people(tmp_path / "people", 8), tmp_path, name, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ABOUT_PEOPLE)
+def test_every_operation_of_a_request_about_many_people_may_fail(tmp_path: Path, name: str) -> None:
+    check_faults(store_of_people(tmp_path / "people", 12), tmp_path, name, None)

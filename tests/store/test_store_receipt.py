@@ -8,27 +8,30 @@ from typing import Any
 
 import pytest
 from storekit import (
+    SETTINGS,
     Crash,
     Fault,
     clone,
     crashing,
     digest_after,
+    examples,
     failing,
     follow,
     injected,
     picture,
     picture_without_secrets,
+    settings,
     synthetic,
 )
 from typer.testing import CliRunner, Result
 
 import clpu
-from clpu.store import Receipt, forgetting
+from clpu.store import Receipt, create, forgetting
 from clpu.store import open as open_store
 from clpu.store.__main__ import app
 from clpu.store.contents import Part
 from clpu.store.forgetting import Order
-from clpu.store.journal import append, verify_journal
+from clpu.store.journal import Journal, verify_journal
 from clpu.store.receipt import FIELDS, commitment, read_receipt
 from clpu.store.sealing import new_key
 from clpu.store.store import Store
@@ -234,6 +237,26 @@ def test_a_full_disk_where_receipts_go_does_not_lose_one(
     run("verify-receipt", file, "--store", two)
 
 
+def test_a_receipt_that_nobody_could_read_is_refused_before_anything_is_forgotten(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As H1: a limit that holds for readers only. With many people in a task, a receipt is long."""
+    before, file = picture(two), tmp_path / "receipt.json"
+    monkeypatch.setattr("clpu.store.forgetting.LONGEST", 10_000)
+    assert "would take more than" in run("forget", two, "2", "--receipt", file, code=1).stderr
+    assert picture(two) == before
+    assert not file.exists()
+
+
+def test_a_receipt_of_many_files_can_be_read(store: Path, tmp_path: Path) -> None:
+    people = {(f"person {n}",): n for n in range(2000)}
+    with Store(store, write=True) as opened:
+        opened.commit(opened.load().with_task("2", synthetic("T", 1, people)))
+    run("forget", store, "2", "--receipt", tmp_path / "receipt.json")
+    assert (tmp_path / "receipt.json").stat().st_size > 2000 * 2 * 64
+    run("verify-receipt", tmp_path / "receipt.json", "--store", store)
+
+
 def test_a_pending_receipt_does_not_forget_what_was_learned_again_since(two: Path, tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     with Store(two, write=True) as store:
@@ -245,6 +268,58 @@ def test_a_pending_receipt_does_not_forget_what_was_learned_again_since(two: Pat
         store.load()
         forgetting.forget_with_receipt(store, order(), file)
         assert "2" in store.standing.state.tasks
+
+
+def test_a_pending_receipt_that_this_store_did_not_write_has_nothing_forgotten_or_signed(
+    two: Path, tmp_path: Path
+) -> None:
+    """Whoever can write to the folder of receipts must not be able to make requests."""
+    file = tmp_path / "receipts" / "x.json"
+    file.parent.mkdir()
+    with Store(two, write=True) as store:
+        store.load()
+        true = json.loads(forgetting._Pending(store, order()).to_json())
+    before = picture(two)
+    forged = [
+        {"pending": {**true["pending"], "scope": {"task": "3"}}},
+        {"pending": {**true["pending"], "files": []}},
+        {"pending": {"scope": {"task": "3"}}},
+        {"signature": None},
+        {"signature": "00" * 64},
+    ]
+    for change in forged:
+        text = json.dumps({**true, **change})
+        file.write_text(text)
+        for arguments in (("expire", two, "--receipts", file.parent), ("forget", two, "2", "--receipt", file)):
+            assert "did not write" in run(*arguments, code=1).stderr
+        assert file.read_text() == text
+        assert picture(two) == before
+    file.write_text(json.dumps({**true, "identity": "00" * 32}))  # of a different store, in a folder that they share
+    assert "nothing is due" in run("expire", two, "--receipts", file.parent).output
+    assert picture(two) == before
+
+
+@pytest.mark.parametrize("what", ["labels", "records"])
+def test_an_empty_list_names_nothing_and_not_the_whole_task(two: Path, what: str) -> None:
+    before = picture(two)
+    with open_store(two) as agent:
+        for request in (agent.forget, agent.forget_with_receipt):
+            with pytest.raises(clpu.BadRequest, match="names nothing"):
+                request("2", **{what: []})
+            with pytest.raises(clpu.BadRequest, match="must be a list"):
+                request("2", **{what: 3})
+    assert picture(two) == before
+
+
+def test_the_same_request_without_an_id_gives_the_same_receipt_while_it_is_gone(two: Path, tmp_path: Path) -> None:
+    file = tmp_path / "receipt.json"
+    for _ in range(2):
+        run("forget", two, "2", "--receipt", file)
+        assert read_receipt(file).statement["scope"] == {"task": "2"}
+    text = file.read_text()
+    follow(two, "2T")
+    assert "already exists" in run("forget", two, "2", "--receipt", file, code=1).stderr
+    assert file.read_text() == text
 
 
 def test_an_existing_file_is_never_overwritten(two: Path, tmp_path: Path, receipt: Receipt) -> None:
@@ -272,13 +347,33 @@ class TestBatches:
         run("journal", "verify", journal, "--store", two, "--receipts", tmp_path / "receipts")
 
     @pytest.mark.parametrize(
-        "line", ["1", "never", '{"task": "2", "more": 1}', "{", '{"id": "x"}', '{"person": "ada"}']
+        "line",
+        [
+            "1",
+            "never",
+            "2",
+            '{"task": "2", "more": 1}',
+            "{",
+            '{"id": "x"}',
+            '{"person": "ada"}',
+            '{"task": "2", "labels": []}',
+            '{"task": "2", "records": []}',
+            '{"task": "2", "labels": [[1]]}',
+            '{"task": "2", "labels": 3}',
+            '{"task": "2", "person": null}',
+            '{"task": "2", "labels": null}',
+            '{"task": null, "person": "ada"}',
+            '{"task": []}',
+            '{"task": {"a": "b"}}',
+            '{"person": ["ada"]}',
+        ],
     )
     def test_a_batch_with_a_mistake_changes_nothing(self, two: Path, tmp_path: Path, line: str) -> None:
-        (tmp_path / "batch").write_text(f"2\n{line}\n")
         before = picture(two)
-        run("forget", two, "--from-file", tmp_path / "batch", code=1)
-        assert picture(two) == before
+        for text in (f"2\n{line}\n", f"3\n{line}\n2\n"):
+            (tmp_path / "batch").write_text(text)
+            assert run("forget", two, "--from-file", tmp_path / "batch", code=1).stderr.startswith("error: ")
+            assert picture(two) == before
 
     def test_a_dry_run_says_what_it_would_touch_and_changes_nothing(self, two: Path) -> None:
         before = picture(two)
@@ -319,19 +414,69 @@ class TestJournal:
         last = read_receipt(tmp_path / "3.json")
         with Store(two, write=False) as store:
             for _ in range(2):
-                append(journal, last, store.secrets.signing)
+                Journal(journal, store.secrets.signing).append([last])
         assert journal.read_text() == text
 
     def test_it_needs_receipts_and_stays_outside_the_store(self, two: Path, tmp_path: Path) -> None:
         run("forget", two, "2", "--journal", tmp_path / "journal", code=1)
+        run("expire", two, "--journal", tmp_path / "journal", code=1)
         run("forget", two, "2", "--receipt", tmp_path / "r.json", "--journal", two / "journal", code=1)
         assert not (tmp_path / "r.json").exists()
+
+    def test_a_place_that_cannot_hold_it_shows_before_anything_is_forgotten(
+        self, two: Path, tmp_path: Path, journal: Path
+    ) -> None:
+        """And a file that is somebody else's keeps its mode, a device above all."""
+        (tmp_path / "notes").write_text("mine\n")
+        (tmp_path / "notes").chmod(0o644)
+        (tmp_path / "bytes").write_bytes(b"\xff\n")
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "link").symlink_to(tmp_path / "notes")
+        create(tmp_path / "other", **SETTINGS).close()
+        follow(tmp_path / "other", "2T")
+        before = [picture(tmp_path / "other"), os.stat("/dev/null").st_mode]  # noqa: PTH116
+        for place in ("notes", "bytes", "pipe", "link", "no/folder", "journal", "/dev/null"):
+            options = ("--receipt", tmp_path / "r.json", "--journal", tmp_path / place)
+            assert "journal" in run("forget", tmp_path / "other", "2", *options, code=1).stderr
+            assert not (tmp_path / "r.json").exists()
+        assert [picture(tmp_path / "other"), os.stat("/dev/null").st_mode] == before  # noqa: PTH116
+        assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o644
+        assert (tmp_path / "notes").read_text() == "mine\n"
+
+    def test_a_write_that_takes_half_is_completed(
+        self, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = os.write
+        monkeypatch.setattr("clpu.store.journal.os.write", lambda fd, data: write(fd, data[: len(data) // 2 + 1]))
+        run("forget", two, "2", "--receipt", tmp_path / "r.json", "--journal", tmp_path / "journal")
+        assert len(verify_journal(tmp_path / "journal")) == 1
+
+    @pytest.mark.parametrize("command", ["forget", "expire"])
+    def test_a_receipt_that_a_crash_kept_out_of_the_journal_is_added_by_the_same_command(
+        self, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        (tmp_path / "receipts").mkdir()
+        arguments: tuple[object, ...] = ("forget", two, "2", "--receipt", tmp_path / "receipts" / "r.json")
+        if command == "expire":
+            with open_store(two) as agent:
+                agent.learn("old", *examples("4"), temporary=True, until="2001-02-03")
+            arguments = ("expire", two, "--receipts", tmp_path / "receipts")
+        arguments = (*arguments, "--journal", tmp_path / "journal")
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "append", lambda self, receipts: 1 / bool(list(receipts) == []))
+            CliRunner().invoke(app, list(map(str, arguments)))
+        assert not (tmp_path / "journal").exists()
+        check = ("journal", "verify", tmp_path / "journal", "--store", two, "--receipts", tmp_path / "receipts")
+        run(*arguments)
+        run(*check)
+        text = (tmp_path / "journal").read_text()
+        run(*arguments)
+        assert (tmp_path / "journal").read_text() == text
+        assert text.count("\n") == 1
 
 
 class TestExpiry:
     def test_what_is_due_is_forgotten_with_a_receipt(self, two: Path, empty_store: Path, tmp_path: Path) -> None:
-        from storekit import examples
-
         with open_store(two) as agent:
             agent.learn("old", *examples("4"), temporary=True, until="2001-02-03")
             agent.learn("young", *examples("5"), temporary=True, until="2901-02-03T12:00+01:00")
@@ -354,15 +499,18 @@ class TestExpiry:
         with open_store(two) as agent:
             assert agent.tasks == {"1": "R", "2": "T", "3": "T", "young": "T", "kept": "R"}
 
-    def test_an_interrupted_expiry_completes_its_receipts(self, two: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("method", ["clpu-der++", "er"])
+    def test_an_interrupted_expiry_completes_its_receipts(self, tmp_path: Path, method: str) -> None:
+        create(tmp_path / "store", method, **settings(method)).close()
+        follow(tmp_path / "store", "1R 2T")
         (tmp_path / "receipts").mkdir()
-        with Store(two, write=True) as store:
+        with Store(tmp_path / "store", write=True) as store:
             store.load()
             pending = forgetting._Pending(store, order())
             (tmp_path / "receipts" / "x.json").write_text(pending.to_json())
-        run("expire", two, "--receipts", tmp_path / "receipts")
+        run("expire", tmp_path / "store", "--receipts", tmp_path / "receipts")
         read_receipt(tmp_path / "receipts" / "x.json").verify()
-        with open_store(two) as agent:
+        with open_store(tmp_path / "store") as agent:
             assert "2" not in agent.tasks
 
 

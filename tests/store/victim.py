@@ -1,8 +1,9 @@
 """A process that handles requests in children of its own, so that a test can kill them.
 
-It reads one line of JSON for each request: the store, the request, and after which call below the store the
-child is to kill itself, if any. The child says its number, then `done` when the request has returned. Another
-line lets the parent bury it: until then its number is not used again.
+It reads one line of JSON for each request: the store, the request (or the name of one about people), and after which
+call below the store the child is to kill itself, if any; `changing` counts only calls that change the disk. The child
+says its number, then `done` when the request has returned. Another line lets the parent bury it: until then its number
+is not used again.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import signal
 import sys
 
-from storekit import handle
+from storekit import ABOUT_PEOPLE, CHANGING, handle
 
 from clpu.store.durable import open as open_store  # all of it now, not in each child
 from clpu.store.files import Files
@@ -21,17 +22,21 @@ def child(order: dict) -> None:
     calls = 0
     original = Files.call
 
-    def call(self, *args, **options):  # type: ignore[no-untyped-def]
+    def call(self, operation, *args, **options):  # type: ignore[no-untyped-def]
         nonlocal calls
-        if calls == order["after"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return original(self, *args, **options)
+        if operation in CHANGING or not order.get("changing"):
+            if calls == order["after"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+        return original(self, operation, *args, **options)
 
     agent = open_store(order["store"])
     if order["after"] is not None:
         Files.call = call  # type: ignore[method-assign]
-    handle(agent, order["request"])
+    if order["request"] in ABOUT_PEOPLE:
+        ABOUT_PEOPLE[order["request"]](agent)
+    else:
+        handle(agent, order["request"])
     os.write(1, b"done\n")
     agent.close()
 

@@ -1,7 +1,7 @@
 """The commands of a durable agent, as they are added to a program.
 
 All but init, learn, relearn, keep, predict and export, and forget with an inexact method, need neither torch nor the
-agent's own code.
+agent's own code; verify uses both if they are there, unless told otherwise.
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from clpu.errors import BadRequest, BadState, BadStore
 from clpu.io import canonical
-from clpu.requests import check_name
-from clpu.state import Leaf, People, State, Task
+from clpu.requests import Label, check_name
+from clpu.state import Leaf, Leaves, People, State, Task
 from clpu.state.schema import check_facts
 
 #: What a method can forget exactly, as `clpu.methods.base.Forgets` says; that module needs torch.
@@ -82,9 +83,19 @@ def people_or_shared(item: Item) -> bool:
     return item == SHARED or item[1] is not None
 
 
+def stored_facts(task: Task) -> Mapping[str, Any]:
+    """The facts in a task's own file: not its labels if its records say them, so that it stays when records go.
+
+    Otherwise an older copy of the folder would lose a task as soon as a label of it is forgotten.
+    """
+    if not any("labels" in leaf.specs for leaf in islice(task.people.values(), 1)):
+        return task.facts
+    return {name: fact for name, fact in task.facts.items() if name != "labels"}
+
+
 def parts_of(name: str, task: Task) -> Iterator[Part]:
     """A task taken apart."""
-    yield Part((name, None), task.status, task.facts, task.own)
+    yield Part((name, None), task.status, stored_facts(task), task.own)
     for people, leaf in task.people.items():
         yield Part((name, people), "", {}, leaf)
 
@@ -129,16 +140,26 @@ def assemble(about: Mapping[str, Any], parts: Iterable[tuple[str, Part]], before
         known = None if before is None else before.tasks.get(name)
         if known is not None and _same(known, part, mine):
             found[name] = known
+        elif mine and "labels" not in part.facts:
+            leaves = Leaves(mine)
+            found[name] = Task(part.status, {**part.facts, "labels": _labels(name, leaves)}, part.leaf, leaves)
         else:
             found[name] = Task(part.status, part.facts, part.leaf, mine)
     return State(about, shared, found)
+
+
+def _labels(name: str, leaves: Leaves) -> list[Label]:
+    try:
+        return leaves.labels()
+    except (BadState, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadStore(f"the records of task {name!r} are damaged: {error!s:.200}") from None
 
 
 def _same(known: Task, part: Part, people: Mapping[People, Leaf]) -> bool:
     return (
         known.own is part.leaf
         and known.status == part.status
-        and canonical(dict(known.facts)) == canonical(part.facts)
+        and canonical(dict(stored_facts(known))) == canonical(part.facts)
         and known.people.keys() == people.keys()
         and all(known.people[who] is leaf for who, leaf in people.items())
     )

@@ -19,7 +19,7 @@ from clpu.agent import Agent, Progress
 from clpu.errors import BadRequest, BadState, BadStore, StoreFailed
 from clpu.methods import Method
 from clpu.outcome import Outcome
-from clpu.requests import Request
+from clpu.requests import Request, Scope
 from clpu.settings import DEFAULT_METHOD
 from clpu.state import State
 from clpu.state.schema import check_state
@@ -110,10 +110,9 @@ class DurableAgent(Agent):
         if not self.exact:
             super().forget(task, **scope)
             return
-        what = _given(task, scope)
-        request = Request.forgetting(forgetting.checked(what))
+        request = Request.forgetting(Scope.asked(task, **scope))
         with self._handling(request) as state:
-            self._commit(forgetting.without(state, **what), request)
+            self._commit(forgetting.without(state, **request.scope.keywords()), request)
 
     def forget_with_receipt(
         self,
@@ -130,11 +129,11 @@ class DurableAgent(Agent):
 
         With a path, the receipt is written ahead: a crash cannot lose it, and the same request gives the same receipt.
         """
-        order = Order(_given(task, scope), id, reason, requester, digests, self.threads)
+        request = Request.forgetting(Scope.asked(task, **scope))
+        order = Order(request.scope.keywords(), id, reason, requester, digests, self.threads)
         place = None if path is None else Path(path)
         if not self.exact:
             return forgetting.forget_with_receipt(self._store, order, place, partial(_forget_scope, self))
-        request = Request.forgetting(forgetting.checked(order.scope))
         with self._handling(request) as state:
             try:
                 return forgetting.forget_with_receipt(self._store, order, place)
@@ -200,13 +199,6 @@ class DurableAgent(Agent):
         agent._following, agent._process = threading.Lock(), os.getpid()
         agent._store = store
         return agent
-
-
-def _given(task: str | None, scope: dict[str, Any]) -> dict[str, Any]:
-    """A scope as it was given, checked, as JSON has it."""
-    given = {name: value for name, value in {"task": task, **scope}.items() if value is not None}
-    found = forgetting.checked(given).keywords()
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _forget_scope(agent: DurableAgent, scope: forgetting.Scope) -> None:

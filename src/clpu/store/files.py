@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clpu.errors import BadStore, Error, StoreFailed, StoreLocked
+from clpu.errors import BadRequest, BadStore, Error, StoreFailed, StoreLocked
 
 T = TypeVar("T")
 
@@ -185,7 +185,9 @@ class Files:
             found = os.stat(leaf or ".", dir_fd=folder, follow_symlinks=False)
             is_folder = stat.S_ISDIR(found.st_mode)
             mode = FOLDER_MODE if is_folder else FILE_MODE
-            if stat.S_IMODE(found.st_mode) != mode and not stat.S_ISLNK(found.st_mode):
+            if not is_folder and (found.st_nlink > 1 or not stat.S_ISREG(found.st_mode)):
+                return  # it has another name outside, or is not ours
+            if stat.S_IMODE(found.st_mode) != mode:
                 self.call("chmod", os.chmod, leaf or ".", mode, dir_fd=folder)
                 self._touch(name)
             if found.st_mtime_ns != TIME:
@@ -331,20 +333,36 @@ class Files:
         return error
 
 
-def make_folders(folder: Path) -> list[Path]:
-    """Make a folder and its missing parents, each durable; returns those that were made, the deepest first."""
-    made: list[Path] = []
+def open_folder(path: Path) -> Files:
+    """The folder of a store; `BadStore` if there is none."""
+    try:
+        return Files(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadStore(f"there is no store at {path}; create one with `clpu init {path}`") from None
+
+
+def make_folders(folder: Path, made: list[Path]) -> None:
+    """Make a folder and its missing parents, each durable; those that were made are added to `made`."""
     for path in [*reversed(folder.absolute().parents), folder.absolute()]:
+        if path.is_dir():
+            continue
         with suppress(FileExistsError):
             path.mkdir(mode=FOLDER_MODE)
-            made.insert(0, path)
+            made.append(path)
             path.chmod(FOLDER_MODE)
             fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 _flush(fd)
             finally:
                 os.close(fd)
-    return made
+
+
+def refuse_inside(store: Path, path: Path) -> None:
+    """Refuse a place in the store for a file that is something else: a forget would not reach it there."""
+    if store.resolve() in (path.resolve(), *path.resolve().parents):
+        raise BadRequest(f"{path} is inside the store, which holds nothing but itself; choose a different path")
+    if path.is_dir():
+        raise BadRequest(f"{path} is a folder; give the path of a file")
 
 
 def _flush(fd: int) -> None:

@@ -18,7 +18,7 @@ from clpu.errors import BadStore, Error
 from clpu.io import sha256
 from clpu.state import State
 from clpu.store.contents import Part, assemble, check_whole
-from clpu.store.files import Files, failures
+from clpu.store.files import failures, open_folder
 from clpu.store.format import (
     ABOUT,
     HEAD,
@@ -106,19 +106,13 @@ class Folder:
         self._parts: dict[str, Part] = {}
         self._entries: dict[str, bytes] = {}
         with failures(self.path, "opened"):
-            self._open()
+            self.files = open_folder(self.path)
             try:
                 self.about = self._read_about()
                 self._open_keys()
             except BaseException:
                 self.close()
                 raise
-
-    def _open(self) -> None:
-        try:
-            self.files = Files(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {self.path}; create one with `clpu init {self.path}`") from None
 
     def _read_about(self) -> About:
         try:
@@ -174,7 +168,8 @@ class Folder:
         if self.write:
             with failures(self.path, "read"):
                 return self.assemble(self.view())
-        start = time.monotonic()
+        start = since = time.monotonic()
+        said = ""
         with self._asking_writers_to_pause() as pause:
             while True:
                 version: object = None
@@ -185,9 +180,12 @@ class Folder:
                         state = self.assemble(self.view())
                         if self._version() == version:
                             return state
-                except Error:
-                    changing = self._version() != version or self.files.has_writer()
-                    if not changing or time.monotonic() - start > PATIENCE:
+                except Error as error:
+                    moved = self._version() != version
+                    # A file that a writer removes while we read is not the same twice.
+                    if moved and (isinstance(error, Changing) or str(error) != said):
+                        said, since = str(error), time.monotonic()
+                    elif not (moved or self.files.has_writer()) or time.monotonic() - since > PATIENCE:
                         raise
                 if time.monotonic() - start > STARVING:
                     pause()
@@ -205,7 +203,7 @@ class Folder:
         """Read the state again, after `follow` said that it has changed; what did not change is not read again."""
         if self.files.moved():
             self.close()
-            self._open()
+            self.files = open_folder(self.path)
             self.about = self._read_about()
             self._open_keys()
         return self.load()
@@ -258,7 +256,9 @@ class Folder:
         keyed, committed = set(entries), False
         if intent is not None:
             committed = (intent.root is None or intent.root == sha256(root)) and keyed.issuperset(intent.add)
-            if not committed and not keyed.issuperset(intent.remove):
+            if self.is_copy:  # made in the middle of a request that has its keys by now, and not all of its files
+                committed = committed and present.issuperset(intent.add)
+            elif not committed and not keyed.issuperset(intent.remove):
                 raise Changing(f"{self.path} is being changed")
             keyed -= set(intent.remove if committed else intent.add)
             permanent -= set(intent.permanent_remove if committed else intent.permanent_add)
@@ -325,7 +325,9 @@ class Folder:
         for folder, names in shards.items():
             for name, sealed in self.files.read_all(folder, names, LONGEST_FILE):
                 path = f"{folder}/{name}"
-                yield path, Part.from_bytes(self.unsealed(path, name, sealed, view.keys), path)
+                # Kept even if a writer is in between, so that a slow reader gets on with each attempt.
+                part = self._parts[path] = Part.from_bytes(self.unsealed(path, name, sealed, view.keys), path)
+                yield path, part
 
     def unsealed(self, path: str, name: str, sealed: bytes, keys: Mapping[str, bytes]) -> bytes:
         if path.startswith(LEAVES):

@@ -9,26 +9,33 @@ before anything is forgotten. After a crash the same request completes it; asked
 
 from __future__ import annotations
 
+import json
 import platform
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from clpu import __version__, machine
-from clpu.errors import BadReceipt, BadRequest, Error, StoreFailed
-from clpu.io import write_atomically
+from clpu.errors import BadReceipt, BadRequest, CannotForget, Error, NothingHeld, StoreFailed, UnknownTask
+from clpu.io import canonical, write_atomically
 from clpu.requests import Request, meaning
 from clpu.requests import Scope as Checked
 from clpu.state import State
 from clpu.store.contents import SHARED, Item, Part, parts_of
+from clpu.store.files import refuse_inside
+from clpu.store.format import is_hex
 from clpu.store.keyring import unwrap
 from clpu.store.plan import StoredState, changes
-from clpu.store.receipt import LONGEST_TEXT, Receipt, commitment, read_text, strict_json
+from clpu.store.receipt import LONGEST, LONGEST_TEXT, Receipt, commitment, read_text, strict_json
+from clpu.store.sealing import sign, signed_by
 from clpu.store.store import Store
 
+#: A receipt says this much that its pending form does not.
+SPARE = 1 << 14
 #: What is forgotten, as `State.without` takes it: task, person, labels, records.
 Scope = Mapping[str, Any]
 #: How a scope is forgotten by a method that must be asked.
@@ -40,31 +47,27 @@ def is_exact(state: State) -> bool:
     return bool(state.about["forgets"] != "nothing")
 
 
-def checked(scope: Scope) -> Checked:
-    """A scope that names something; `BadRequest` otherwise."""
+def as_json(scope: Scope) -> Scope:
+    """A scope as a receipt has it; `BadRequest` unless it names something."""
     unknown = scope.keys() - {"task", "person", "labels", "records"}
     if unknown:
         raise BadRequest(f"a scope has task, person, labels and records, got {', '.join(sorted(unknown))}")
     empty = [name for name, value in scope.items() if value is None]
-    if empty:  # without this condition, a whole task would match
+    if empty:  # without this condition, more would match
         raise BadRequest(f"{empty[0]} has no value; leave it out, or say what to forget")
-    if scope.get("task") is None and (scope.get("person") is None or len(scope) > 1):
-        raise BadRequest("name a task; only a person is forgotten in every task")
-    made = Checked(scope.get("task"), scope.get("person"), scope.get("labels", ()), scope.get("records", ()))
-    if ("labels" in scope and not made.labels) or ("records" in scope and not made.records):
-        raise BadRequest("an empty list of labels or records names nothing")
-    return made
+    given = Checked.asked(**scope).keywords()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 def without(state: State, **scope: Any) -> State:
     """The state without what a scope names, for a method that forgets exactly; a typed error if it must stay."""
     _refuse(state, scope, state.about["forgets"])
-    return state.without(**checked(scope).keywords())
+    return state.without(**scope)
 
 
 def _refuse(state: State, scope: Scope, forgets: str) -> None:
     active = {name: entry.status for name, entry in state.tasks.items()}
-    meaning(Request.forgetting(checked(scope)), active, forgets)
+    meaning(Request.forgetting(Checked.asked(**scope)), active, forgets)
 
 
 def with_labels(state: State, scope: Scope) -> Scope:
@@ -113,7 +116,7 @@ def footprint(stored: StoredState, scope: Scope) -> Footprint:
     size = sum(part.leaf.size for part in parts if part.leaf is not None)
     items = tuple(part.item for part in rewritten)
     tasks = tuple(sorted({item[0] for item in [*removed, *items] if item != SHARED}))
-    held = stored.state.held(checked(scope)) if stored.state.about["forgets"] == "records" else []
+    held = stored.state.held(Checked.asked(**scope)) if stored.state.about["forgets"] == "records" else []
     return Footprint(tasks, tuple(removed), items, size, exact, sum(int(one.chosen.sum()) for one in held))
 
 
@@ -131,6 +134,7 @@ class Order:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scope", as_json(self.scope))
         for name, text in (("request id", self.id), ("reason", self.reason), ("requester", self.requester)):
             if text is not None and not 0 < len(text) <= LONGEST_TEXT:
                 raise BadReceipt(f"a {name} has 1 to {LONGEST_TEXT} characters, got {len(text)}")
@@ -143,13 +147,16 @@ def forget_with_receipt(store: Store, order: Order, path: Path | None = None, ac
     """
     if path is None:
         return _Pending(store, order).carry_out(act)
-    refuse_inside(store, path)
+    refuse_inside(store.path, path)
     pending = _existing(store, order, path)
     if isinstance(pending, Receipt):
         return pending
     if pending is None:
         pending = _Pending(store, order)
-        _write(path, pending.to_json(), new=True)
+        text = pending.to_json()
+        if len(text) + SPARE > LONGEST:
+            raise BadReceipt(f"the receipt would take more than {LONGEST} bytes; forget in parts, or without a receipt")
+        _write(path, text, new=True)
     try:
         receipt = pending.carry_out(act)
     except BaseException:
@@ -203,9 +210,24 @@ class _Pending:
         self.facts = facts
 
     def to_json(self) -> str:
-        import json
+        """What is written ahead, signed: whoever else can write to the place must not have us forget or sign."""
+        signature = sign(self.store.secrets.signing, _said(self.facts))
+        content = {"pending": self.facts, "identity": self.store.about.identity, "signature": signature}
+        return json.dumps(content, indent=2) + "\n"
 
-        return json.dumps({"pending": self.facts, "identity": self.store.about.identity}, indent=2) + "\n"
+    @classmethod
+    def read(cls, store: Store, text: str) -> _Pending | None:
+        """What `to_json` wrote, for this store; `None` if it is something else, `BadReceipt` if it is forged."""
+        try:
+            content = strict_json(text)
+        except (ValueError, RecursionError):
+            return None
+        facts, signature = content.get("pending"), str(content.get("signature"))
+        if not isinstance(facts, dict) or content.get("identity") != store.about.identity:
+            return None
+        if not is_hex(signature, 64) or not signed_by(store.about.identity, bytes.fromhex(signature), _said(facts)):
+            raise BadReceipt("it says that a request is pending, but this store did not write that")
+        return cls(store, Order(facts["scope"], facts["request"]), facts)
 
     def happened(self) -> bool:
         """Whether the files that were to go are gone."""
@@ -230,48 +252,56 @@ class _Pending:
         return Receipt.sign(self.store.secrets.signing, {**said, **after})
 
 
+def _said(facts: Mapping[str, Any]) -> bytes:
+    """What is signed of a pending receipt; nothing else that we sign looks like it."""
+    return canonical({"pending": dict(facts)}).encode()
+
+
 def _existing(store: Store, order: Order, path: Path) -> _Pending | Receipt | None:
     """The receipt of the same request, if it is there: complete, or pending. Anything else is refused."""
     if not path.exists() and not path.is_symlink():
         return None
-    taken = BadReceipt(f"{path} already exists; choose a different name for the receipt")
+    taken = f"{path} already exists; choose a different name for the receipt"
     try:
-        content = strict_json(read_text(path))
-        said = content.get("pending", content.get("statement"))
-        if not isinstance(said, dict):
-            raise taken
-        # Without an id, only a receipt that was left pending can be of the same request.
-        known = "pending" in content if order.id is None else said.get("request") == order.id
-        same = known and said.get("scope") == dict(order.scope)
-        if not same or content.get("identity") != store.about.identity:
-            raise taken
-    except (BadReceipt, ValueError, RecursionError):
-        raise taken from None
-    if "pending" in content:
-        return _Pending(store, replace(order, id=said.get("request")), said)
-    receipt = Receipt.from_json(read_text(path))
-    receipt.verify(store.about.identity)
-    return receipt
+        text = read_text(path)
+        found: _Pending | Receipt | None = _Pending.read(store, text)
+        if found is None:
+            found = Receipt.from_json(text)
+            found.verify(store.about.identity)
+    except BadReceipt as error:
+        raise BadReceipt(f"{taken} ({error})") from None
+    said = found.statement if isinstance(found, Receipt) else found.facts
+    # Without an id, one that is complete is of the same request if what it names is gone.
+    done = isinstance(found, Receipt) and _holds(store, order.scope)
+    if said["scope"] != order.scope or (done if order.id is None else said["request"] != order.id):
+        raise BadReceipt(taken)
+    return found
 
 
-def complete_pending(store: Store, folder: Path, act: Act | None = None) -> list[Receipt]:
-    """Carry out and complete the requests of this store whose receipts were left pending in a folder."""
-    made = []
-    for path in sorted(folder.glob("*.json")):
+def _holds(store: Store, scope: Scope) -> bool:
+    try:
+        with suppress(CannotForget):
+            without(store.standing.state, **scope)
+    except (UnknownTask, NothingHeld):
+        return False
+    return True
+
+
+def receipts_in(store: Store, folder: Path, act: Act | None = None) -> Iterator[Receipt]:
+    """This store's receipts in a folder; requests whose receipts were left pending are carried out and completed."""
+    for path in sorted(filter(Path.is_file, folder.glob("*.json"))):
+        text = read_text(path)
         try:
-            content = strict_json(read_text(path))
-            said, identity = content.get("pending"), content.get("identity")
-        except (BadReceipt, ValueError, RecursionError):
+            pending = _Pending.read(store, text)
+        except BadReceipt as error:
+            raise BadReceipt(f"{path} cannot be completed: {error}") from None
+        if pending is not None:
+            yield forget_with_receipt(store, pending.order, path, act)
             continue
-        if isinstance(said, dict) and identity == store.about.identity:
-            made.append(forget_with_receipt(store, Order(said["scope"], said["request"]), path, act))
-    return made
-
-
-def refuse_inside(store: Store, path: Path) -> None:
-    """Refuse a place in the store, which remembers no forget."""
-    if store.path.resolve() in path.resolve().parents:
-        raise BadReceipt(f"{path} is inside the store, which keeps nothing of a receipt; choose a different path")
+        with suppress(BadReceipt):
+            found = Receipt.from_json(text)
+            found.verify(store.about.identity)
+            yield found
 
 
 def _write(path: Path, text: str, new: bool = False) -> None:

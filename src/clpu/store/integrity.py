@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clpu.errors import BadKeys, BadState, BadStore, Error, StoreFailed
+from clpu.errors import BadKeys, BadNetwork, BadState, BadStore, Error, StoreFailed
 from clpu.store.contents import Part
 from clpu.store.files import TIME, failures
 from clpu.store.folder import Access, View
@@ -41,11 +41,11 @@ class Report:
         return all(state == OK for state in self.files.values())
 
 
-def verify(path: str | os.PathLike[str], access: Access | None = None) -> Report:
-    """Check every file of a store: each is decrypted and read, and together they must make a state. Changes nothing.
+def verify(path: str | os.PathLike[str], access: Access | None = None, *, files_only: bool = False) -> Report:
+    """Check every file of a store: each is decrypted and read, and together they must make an agent. Changes nothing.
 
-    Neither torch nor the agent's method or network is needed, so what only these know (which tensors of which shape
-    the method has) is checked when the agent is opened.
+    Without torch, or without the code of a custom method or network, a note says that what only these know (which
+    tensors of which shape the method has) was not checked; with `files_only` it is not tried, which is faster.
     """
     report, folder = Report(), Path(path)
     try:
@@ -67,10 +67,30 @@ def verify(path: str | os.PathLike[str], access: Access | None = None) -> Report
         if report.good:
             try:
                 store.assemble(view)
+                if not files_only:
+                    _check_agent(store, report)
             except Error as error:
                 report.files[ROOT] = f"does not fit the other files: {error}"
         _notes(store, view, report)
     return report
+
+
+def _check_agent(store: Store, report: Report) -> None:
+    """Build the agent, as opening the store does."""
+    about = store.standing.state.about
+    unchecked = "so whether the agent can use what the files hold was not checked"
+    try:
+        from clpu.methods import METHODS
+        from clpu.store.durable import DurableAgent
+
+        if about["method"] not in METHODS or about["network"] == "module":
+            report.notes.append(f"the method or network is custom code that is not loaded, {unchecked}")
+        else:
+            DurableAgent.of_store(store)
+    except BadNetwork as error:
+        report.notes.append(f"{error}, {unchecked}")
+    except ImportError:
+        report.notes.append(f"torch is not installed, {unchecked}")
 
 
 def _check_files(store: Store, view: View, report: Report) -> None:

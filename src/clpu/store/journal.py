@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from clpu.errors import BadReceipt
-from clpu.io import canonical, sha256
+from clpu.io import canonical, sha256, sync_folder
 from clpu.store.format import is_hex
 from clpu.store.receipt import Receipt, read_text, strict_json
 from clpu.store.sealing import public_key, sign, signed_by
@@ -26,45 +27,86 @@ LONGEST = 1 << 30
 START = "0" * 64
 
 
-def append(path: Path, receipt: Receipt, signing: bytes) -> None:
-    """Add a receipt to a journal, durably; one that is in it already is not added again."""
-    try:
-        with _locked(path) as file:
-            text = read_text(path, LONGEST)
-            whole, newline, torn = text.rpartition("\n")
-            entries = entries_of(whole + newline)
-            if any(entry["receipt"] == receipt.sha256 for entry in entries):
-                return
-            if torn:  # an append was interrupted
-                os.ftruncate(file, len((whole + newline).encode()))
-            last = (whole.rpartition("\n")[2]).encode()
-            entry = {
-                "format": FORMAT,
-                "version": VERSION,
-                "number": len(entries) + 1,
-                "previous": sha256(last) if last else START,
-                "receipt": receipt.sha256,
-                "done": receipt.statement["done"],
-                "identity": public_key(signing),
-            }
-            line = canonical({**entry, "signature": sign(signing, canonical(entry).encode())}) + "\n"
+class Journal:
+    """A journal to which one store's receipts are added; made at the first."""
+
+    def __init__(self, path: Path, signing: bytes) -> None:
+        """Refuse, before anything is forgotten, a place that cannot hold the journal, or somebody else's file."""
+        self.path, self.signing = path, signing
+        if path.exists() or path.is_symlink():
+            with self._open(os.O_RDWR) as file:
+                _refuse_other_signers(entries_of("".join(self._read(file))), public_key(signing), path)
+        elif not path.parent.is_dir():
+            raise BadReceipt(f"the journal {path} cannot be written: there is no folder {path.parent}")
+
+    def append(self, receipts: Iterable[Receipt]) -> None:
+        """Add receipts, durably; one that is in it already is not added again."""
+        new = not self.path.exists()
+        with self._open(os.O_RDWR | os.O_CREAT) as file:
+            lines = self._read(file)
+            os.ftruncate(file, sum(map(len, lines)))  # an append that was interrupted
             os.lseek(file, 0, os.SEEK_END)
-            os.write(file, line.encode())
+            known = {strict_json(line)["receipt"] for line in lines}
+            for receipt in receipts:
+                if receipt.sha256 not in known:
+                    lines.append(self._line(receipt, lines))
+                    _write(file, lines[-1].encode())
             os.fsync(file)
-    except OSError as error:
-        raise BadReceipt(f"the journal {path} cannot be written: {error.strerror}") from None
+            if new:
+                os.fchmod(file, 0o600)
+                sync_folder(self.path.parent)
+
+    def _line(self, receipt: Receipt, before: list[str]) -> str:
+        entry = {
+            "format": FORMAT,
+            "version": VERSION,
+            "number": len(before) + 1,
+            "previous": sha256(before[-1].removesuffix("\n")) if before else START,
+            "receipt": receipt.sha256,
+            "done": receipt.statement["done"],
+            "identity": public_key(self.signing),
+        }
+        return canonical({**entry, "signature": sign(self.signing, canonical(entry).encode())}) + "\n"
+
+    @contextmanager
+    def _open(self, flags: int) -> Iterator[int]:
+        """The file, locked; it is its owner's alone if it is made."""
+        try:
+            file = os.open(self.path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise BadReceipt(f"the journal {self.path} is not a plain file")
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise BadReceipt(f"the journal {self.path} cannot be written: {error.strerror or error}") from None
+
+    def _read(self, file: int) -> list[str]:
+        """Its complete lines."""
+        size = os.fstat(file).st_size
+        if size > LONGEST:
+            raise BadReceipt(f"the journal {self.path} has more than {LONGEST} bytes; begin a new one")
+        try:
+            lines = os.pread(file, size, 0).decode("ascii").splitlines(keepends=True)
+        except UnicodeDecodeError:
+            raise BadReceipt(f"{self.path} is not a journal") from None
+        return lines[:-1] if lines and not lines[-1].endswith("\n") else lines
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.open(path, flags, 0o600)
-    try:
-        os.fchmod(file, 0o600)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-    finally:
-        os.close(file)
+def _write(file: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _refuse_other_signers(entries: list[dict[str, Any]], identity: str | None, path: Path) -> None:
+    signers = sorted({entry["identity"] for entry in entries})
+    if len(signers) > 1:
+        raise BadReceipt(f"{path} has entries by {len(signers)} signers; a journal belongs to one store")
+    if identity is not None and signers and signers != [identity.lower()]:
+        raise BadReceipt(f"the journal was signed by {signers[0]}, not by {identity}")
 
 
 def entries_of(text: str) -> list[dict[str, Any]]:
@@ -100,11 +142,7 @@ def verify_journal(path: Path, identity: str | None = None, receipts: Path | Non
     entries = entries_of(text)
     if not entries:
         raise BadReceipt(f"{path} has no entries")
-    signers = {entry["identity"] for entry in entries}
-    if len(signers) > 1:
-        raise BadReceipt(f"{path} has entries by {len(signers)} signers; a journal belongs to one store")
-    if identity is not None and signers != {identity.lower()}:
-        raise BadReceipt(f"the journal was signed by {signers.pop()}, not by {identity}")
+    _refuse_other_signers(entries, identity, path)
     if receipts is not None:
         known = {entry["receipt"] for entry in entries}
         for file in sorted(receipts.glob("*.json")):

@@ -96,14 +96,9 @@ class Keyring:
 
     def secrets(self, identity: str, unlock: Unlock) -> Secrets:
         """The master keys of the store of that identity."""
-        where = self.files.path / MASTER
-        try:
-            data = self.files.read(MASTER, LONGEST_JSON)
-        except FileNotFoundError:
-            raise BadKeys(f"{self.files.path} is not a keys folder: {MASTER} is missing; nothing was changed") from None
-        except PermissionError as error:
-            raise BadKeys(f"{where} cannot be read: {error.strerror}") from None
-        content = _checked(data, str(where))
+        where, content = self.files.path / MASTER, self._master()
+        if content is None:
+            raise BadKeys(f"{self.files.path} is not a keys folder: {MASTER} is missing; nothing was changed")
         if content.get("identity") != identity:
             raise BadKeys(f"the keys in {self.files.path} belong to a different store; nothing was changed")
         try:
@@ -115,6 +110,20 @@ class Keyring:
         if secrets.identity != identity:
             raise BadKeys(f"{where} is damaged: its keys do not fit its identity")
         return secrets
+
+    def identity(self) -> str | None:
+        """Whose master keys these are; `None` if there are none."""
+        content = self._master()
+        return None if content is None else str(content.get("identity"))
+
+    def _master(self) -> dict[str, object] | None:
+        where = self.files.path / MASTER
+        try:
+            return _checked(self.files.read(MASTER, LONGEST_JSON), str(where))
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            raise BadKeys(f"{where} cannot be read: {error.strerror}") from None
 
     def put_secrets(self, secrets: Secrets, unlock: Unlock) -> None:
         """Replace the master keys, durably; the old ones are wiped."""
@@ -155,13 +164,16 @@ class Keyring:
     def scan(self, known: dict[str, bytes]) -> dict[str, bytes]:
         """Every wrapped key by name; those that are known are not read again."""
         found: dict[str, bytes] = {}
-        for shard in filter(is_shard, self.files.names()):
-            names = [name for name in self.files.names(shard) if is_name(name, shard)]
-            found.update((name, known[name]) for name in names if name in known)
-            unread = [name for name in names if name not in known]
-            if unread:
-                with suppress(FileNotFoundError):  # a writer just removed the folder
-                    found.update(self.files.read_all(shard, unread, ENTRY))
+        try:
+            for shard in filter(is_shard, self.files.names()):
+                names = [name for name in self.files.names(shard) if is_name(name, shard)]
+                found.update((name, known[name]) for name in names if name in known)
+                unread = [name for name in names if name not in known]
+                if unread:
+                    with suppress(FileNotFoundError):  # a writer just removed the folder
+                        found.update(self.files.read_all(shard, unread, ENTRY))
+        except PermissionError as error:
+            raise BadKeys(f"the keys in {self.files.path} cannot be read: {error.strerror}") from None
         return found
 
     def put(self, secrets: Secrets, keys: dict[str, bytes]) -> dict[str, bytes]:

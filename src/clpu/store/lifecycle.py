@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import secrets
+import shutil
+from collections.abc import Collection, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clpu.errors import BadKeys, BadStore, Error
+from clpu.errors import BadKeys, BadRequest, BadStore, Error
+from clpu.io import sync_folder
 from clpu.store.contents import check_about
 from clpu.store.files import PART, Files, failures, make_folders
 from clpu.store.folder import Access
@@ -19,6 +22,8 @@ from clpu.store.plan import root_bytes
 from clpu.store.store import Store
 
 PathLike = str | os.PathLike[str]
+#: What an interrupted `init` leaves.
+LEFT = (KEYS, HEAD, ROOT, HEAD + PART, ROOT + PART, ABOUT + PART)
 
 
 def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None = None) -> None:
@@ -30,28 +35,29 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
     check_about(about)
     folder = Path(path)
     keys = None if access.keys is None else Path(access.keys)
+    _refuse_nested(folder)
     if keys is not None:
         _refuse_bad_place(folder, keys)
-    secrets = Secrets.new()
-    root = root_bytes(about, (), secrets)
+    master = Secrets.new()
+    root = root_bytes(about, (), master)
     if len(root) > LONGEST_JSON:
         raise BadStore(f"the description of the agent takes {len(root)} bytes; the limit is {LONGEST_JSON}")
     made: list[Path] = []
     with failures(folder, "made"):
         try:
-            made += make_folders(folder)
+            make_folders(folder, made)
             files = Files(folder)
             try:
                 files.lock(access.wait)
                 if files.moved():
                     raise BadStore(f"{folder} was replaced by another process; try again")
                 _refuse_occupied(files, folder)
-                made += make_folders(keys or folder / KEYS)
+                make_folders(keys or folder / KEYS, made)
                 keyring = Keyring(keys or folder / KEYS, here=keys is None)
                 try:
                     keyring.files.lock(access.wait)
                     _refuse_other_keys(keyring)
-                    keyring.put_secrets(secrets, access.unlock)
+                    keyring.put_secrets(master, access.unlock)
                     keyring.put_place(files.place)
                     keyring.files.tidy("")
                     keyring.files.settle()
@@ -61,15 +67,22 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
                 files.put(ROOT, root)
                 files.tidy("")
                 files.settle()
-                files.put(ABOUT, About(secrets.identity, keys is None).to_bytes())
+                files.put(ABOUT, About(master.identity, keys is None).to_bytes())
                 files.settle()
             finally:
                 files.close()
-        except Error:
+        except (Error, OSError):
             for made_folder in sorted(made, key=lambda place: -len(place.parts)):
                 with suppress(OSError):
                     made_folder.rmdir()
             raise
+
+
+def _refuse_nested(folder: Path) -> None:
+    for parent in filter(lambda parent: (parent / ABOUT).is_file(), folder.resolve().parents):
+        with suppress(OSError, BadStore):
+            About.from_bytes((parent / ABOUT).read_bytes())
+            raise BadRequest(f"{folder} is inside the store {parent}; choose a different path")
 
 
 def _refuse_bad_place(folder: Path, keys: Path) -> None:
@@ -86,11 +99,11 @@ def _refuse_bad_place(folder: Path, keys: Path) -> None:
         raise BadKeys(f"there is no folder {place.parent} for the keys")
 
 
-def _refuse_occupied(files: Files, folder: Path) -> None:
+def _refuse_occupied(files: Files, folder: Path, left: Collection[str] = LEFT) -> None:
     names = set(files.names())
     if names & {ABOUT, OLD_MANIFEST}:
         raise BadStore(f"there is already a store at {folder}; forget tasks in it, or choose a different folder")
-    if names - {KEYS, HEAD, ROOT, HEAD + PART, ROOT + PART, ABOUT + PART}:
+    if names.difference(left):
         raise BadStore(f"{folder} is not empty; choose a new or an empty folder")
 
 
@@ -107,14 +120,29 @@ def _refuse_other_keys(keyring: Keyring) -> None:
 def clone(source: PathLike, target: PathLike, access: Access | None = None, new: Access | None = None) -> int:
     """Make a new store with new keys out of a store, a copy or a backup of one; returns the number of its tasks.
 
-    What the source's keys cannot open any more, because it was forgotten since, is not in it.
+    What the source's keys cannot open any more, because it was forgotten since, is not in it. The new store is there
+    when it is complete: it is made beside its place, and a folder that is renamed keeps its inode, so its keys fit.
     """
+    place = Path(target).absolute()
     with Store(source, access, write=False) as opened:
         state = opened.load()
-        make_store(target, state.about, new)
-    with Store(target, new, write=True) as made:
-        made.load()
-        made.commit(state)
+    if place.exists():
+        with failures(place, "made"), closing(Files(place)) as files:
+            _refuse_occupied(files, place, ())
+    if new is not None and new.keys is not None:
+        _refuse_bad_place(place, Path(new.keys))
+    part = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    try:
+        make_store(part, state.about, new)
+        with Store(part, new, write=True) as made:
+            made.load()
+            made.commit(state)
+        with failures(place, "made"):
+            part.rename(place)
+            sync_folder(place.parent)
+    except (Error, OSError):
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     return len(state.tasks)
 
 
@@ -133,6 +161,7 @@ def adopt(path: PathLike, access: Access | None = None) -> Adopted:
         opened.keyring.files.lock(opened.access.wait)
         view = opened.view(strict=False)
         opened.assemble(view)
+        opened.resolve(view)
         opened.keyring.destroy(view.without_file)
         for name in view.without_key:
             opened.files.remove(path_of(LEAVES, name))

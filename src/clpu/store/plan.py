@@ -11,7 +11,7 @@ from typing import Any
 from clpu.errors import BadStore
 from clpu.io import canonical, sha256
 from clpu.state import State, Task
-from clpu.store.contents import SHARED, Item, Part, is_permanent, parts_of
+from clpu.store.contents import SHARED, Item, Part, is_permanent, parts_of, stored_facts
 from clpu.store.format import LEAVES, PERMANENT, is_hex, is_name, path_of
 from clpu.store.keyring import Secrets
 from clpu.store.sealing import derived, keyed_name, new_key, seal, seal_always, unseal, unseal_always
@@ -154,7 +154,7 @@ def _same(part: Part, before: Task) -> bool:
     people = part.item[1]
     if people is not None:
         return part.leaf == before.people.get(people)
-    facts = canonical(dict(part.facts)) == canonical(dict(before.facts))
+    facts = canonical(dict(part.facts)) == canonical(dict(stored_facts(before)))
     return part.status == before.status and facts and part.leaf == before.own
 
 

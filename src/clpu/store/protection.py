@@ -100,8 +100,7 @@ def _ask(command: str, verb: str, data: bytes) -> bytes:
 def read_passphrase(path: Path) -> str:
     """The first line of a file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            return file.read(4096).decode().split("\n")[0].rstrip("\r")
+        with path.open("rb") as file:  # a pipe is waited for: a shell's <(command) is one
+            return file.readline(4096).decode().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeys(f"the passphrase cannot be read from {path}: {error!s:.200}") from None

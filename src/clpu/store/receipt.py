@@ -16,13 +16,14 @@ from typing import Any
 from clpu.errors import BadReceipt, BadStore
 from clpu.io import canonical
 from clpu.store.contents import FORGETS
-from clpu.store.files import Files, failures
+from clpu.store.files import failures, open_folder
 from clpu.store.format import ABOUT, LONGEST_JSON, About, is_hex
 from clpu.store.sealing import public_key, sign, signed_by
 
 FORMAT = "clpu-receipt"
 VERSION = 2
-LONGEST = 1 << 20
+#: Enough for a forget that touches some 300,000 files; a longer receipt is refused before anything is forgotten.
+LONGEST = 64 << 20
 #: What is opaque to us (request id, reason, requester) is not endless.
 LONGEST_TEXT = 1000
 
@@ -227,10 +228,7 @@ def read_receipt(path: Path) -> Receipt:
 def store_identity(path: Path) -> str:
     """The public key with which a store signs."""
     with failures(path, "read"):
-        try:
-            files = Files(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {path}") from None
+        files = open_folder(path)
         try:
             return About.from_bytes(files.read(ABOUT, LONGEST_JSON)).identity
         except FileNotFoundError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clpu.errors import BadKeys, BadStore
 from clpu.io import write_atomically
-from clpu.store.files import PART, Files, failures, make_folders
+from clpu.store.files import PART, Files, failures, make_folders, open_folder, refuse_inside
 from clpu.store.folder import Access
 from clpu.store.format import (
     ABOUT,
@@ -57,8 +57,7 @@ def export_recovery(path: PathLike, out: Path, access: Access | None = None) -> 
     It opens nothing that can be forgotten, so keeping it undoes no forget.
     """
     with Store(path, access, write=False) as store:
-        if store.path.resolve() in out.resolve().parents:
-            raise BadKeys(f"{out} is inside the store, with which it would be lost; choose a different path")
+        refuse_inside(store.path, out)
         secrets = store.secrets
     content = {"format": FORMAT, "version": VERSION, "identity": secrets.identity, "names": secrets.names.hex()}
     if out.exists():
@@ -74,10 +73,7 @@ def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int
     access, folder = access or Access(), Path(path)
     names, permanent, identity = _read_recovery(recovery)
     with failures(folder, "recovered"):
-        try:
-            files = Files(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BadStore(f"there is no store at {folder}") from None
+        files = open_folder(folder)
         try:
             files.lock(access.wait)
             about = About.from_bytes(files.read(ABOUT, LONGEST_JSON))
@@ -86,14 +82,16 @@ def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int
                 raise BadKeys(f"{recovery} belongs to a different store; nothing was changed")
             if not about.keys_here and access.keys is None:
                 raise BadKeys("say where the new keys folder is to be: --keys PATH")
-            make_folders(keys)
+            if INTENT in files.names():
+                raise BadStore("a request was interrupted before the keys were lost; restore a copy of the store first")
+            make_folders(keys, [])
             keyring = Keyring(keys, here=about.keys_here)
             try:
-                if set(keyring.files.names()) - {MASTER, PLACE, MASTER + PART, PLACE + PART}:
-                    raise BadKeys(f"{keys} holds keys; recovering is for a keys folder that is lost")
+                keyring.files.lock(access.wait)
+                _refuse_living(keyring, about.identity, files.place)
                 secrets = Secrets(new_key(), names, (permanent,), (new_key(),))
-                keyring.put_secrets(secrets, access.unlock)
                 keyring.put_place(files.place)
+                keyring.put_secrets(secrets, access.unlock)
             finally:
                 keyring.close()
             _remove_leaves(files)
@@ -105,6 +103,14 @@ def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int
         return len(store.load().tasks)
 
 
+def _refuse_living(keyring: Keyring, identity: str, place: tuple[int, int]) -> None:
+    """Refuse a keys folder that is not lost; an interrupted recovery leaves new keys for this place."""
+    names, holder = set(keyring.files.names()), keyring.identity()
+    others = names - {MASTER, PLACE, MASTER + PART, PLACE + PART}
+    if others or holder == identity or (holder is not None and not keyring.belongs_to(place)):
+        raise BadKeys(f"{keyring.files.path} holds keys; recovering is for a keys folder that is lost")
+
+
 def _remove_leaves(files: Files) -> None:
     shards = [shard for shard in files.names(LEAVES) if is_shard(shard)]
     for shard in shards:
@@ -112,8 +118,6 @@ def _remove_leaves(files: Files) -> None:
             files.remove(f"{LEAVES}/{shard}/{name}")
     if LEAVES in files.names():
         remove_empty(files, LEAVES, shards)
-    if INTENT in files.names():
-        raise BadStore("a request was interrupted before the keys were lost; restore a copy of the store first")
     files.settle()
 
 

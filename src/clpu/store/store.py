@@ -16,16 +16,17 @@ from dataclasses import replace
 from clpu.errors import BadKeys, StoreFailed
 from clpu.state import State
 from clpu.store.files import PART, TIME, failures
-from clpu.store.folder import Access, Folder
+from clpu.store.folder import Access, Folder, View
 from clpu.store.format import (
     ABOUT,
     HEAD,
     INTENT,
-    KEYS,
     LEAVES,
     LONGEST_FILE,
     LONGEST_JSON,
+    MASTER,
     PERMANENT,
+    PLACE,
     ROOT,
     is_name,
     is_shard,
@@ -103,6 +104,7 @@ class Store(Folder):
             try:
                 self._wait_for_starving_readers()
                 self._carry_out(plan)
+                self.standing = self._after(plan)
             except BaseException as error:
                 saved = self._settle_failure(plan)
                 if saved:
@@ -110,7 +112,6 @@ class Store(Folder):
                 if isinstance(error, OSError):
                     raise self._failed(error, saved) from error
                 raise
-        self.standing = self._after(plan)
 
     def _after(self, plan: StorePlan) -> StoredState:
         gone = {*plan.intent.remove, *plan.intent.permanent_remove}
@@ -178,6 +179,16 @@ class Store(Folder):
         view = self.view()
         if self.read_only_because is not None:
             raise BadKeys(f"{self.path}: {self.read_only_because}")
+        self.resolve(view)
+        self._tidy()
+        if HEAD not in self.files.names():
+            self.files.put(HEAD, os.urandom(32))
+            self.files.settle()
+        self.dirty = False
+        return None if view.intent is None else view.committed
+
+    def resolve(self, view: View) -> None:
+        """Complete the request that was interrupted, if any, or undo it."""
         intent = view.intent
         if intent is not None:
             # What was seen must be durable before anything is done because of it.
@@ -187,12 +198,6 @@ class Store(Folder):
                 self._finish(intent.remove, intent.permanent_remove)
             else:
                 self._finish(intent.add, intent.permanent_add)
-        self._tidy()
-        if HEAD not in self.files.names():
-            self.files.put(HEAD, os.urandom(32))
-            self.files.settle()
-        self.dirty = False
-        return None if intent is None else view.committed
 
     def _folders(self, folder: str) -> list[str]:
         """The folders of leaves, and the folder of these folders."""
@@ -216,13 +221,13 @@ class Store(Folder):
         remove_empty(keys, "", [shard for shard in shards if not keys.names(shard)])
         # A copy that lost its times lost that of this file too, which is never written again.
         lost = self.files.about(ABOUT).st_mtime_ns != TIME
-        for files, inside in ((self.files, ["", *folders]), (keys, ["", *shards])):
-            for folder in inside:
+        tops = (self.files, folders, {ABOUT, HEAD, ROOT}), (keys, shards, {MASTER, PLACE})
+        for files, inside, own in tops:  # what is not ours is left alone
+            found = [f"{folder}/{name}" for folder in inside if lost for name in files.names(folder)]
+            found = [path for path in found if is_name(*reversed(path.split("/")[-2:]))]
+            for name in ["", *inside, *(own & {*files.names()}), *found]:
                 with suppress(FileNotFoundError):
-                    files.tidy(folder)
-                    own = [name for name in files.names(folder) if name != KEYS] if lost or not folder else []
-                    for name in own:
-                        files.tidy(f"{folder}/{name}" if folder else name)
+                    files.tidy(name)
             files.settle()
 
     def strays(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sized
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,13 @@ import typer
 from clpu import terminal
 from clpu.errors import BadReceipt, BadRequest, Error
 from clpu.options import Load, load_files
-from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, writes
+from clpu.store.commands.options import Json, OneTask, Opening, Signer, Store, Threads, opens, writes
 from clpu.store.commands.requests import store_request, working_agent
 
 if TYPE_CHECKING:
     from clpu.state import State
     from clpu.store.forgetting import Order
+    from clpu.store.journal import Journal as Book
     from clpu.store.store import Store as OpenStore
 
 ReceiptFile = Annotated[
@@ -81,8 +83,6 @@ def forget(
         raise BadRequest("name what to forget, or give --from-file FILE")
     if from_file is not None and (receipt is not None or id is not None):
         raise BadRequest("with --from-file, ids are in the file, and receipts go to the folder of --receipts")
-    if journal is not None and receipt is None and receipts is None:
-        raise BadReceipt("a journal commits to receipts: give --receipt FILE or --receipts FOLDER as well")
     said: dict[str, Any] = {"reason": reason, "requester": requester}
     fixed: dict[str, Any] = {"digests": digests, "threads": threads}
     if from_file is not None:
@@ -104,31 +104,27 @@ def _forget_all(
 ) -> str:
     """Carry requests out one by one; what an earlier attempt did already is not done again."""
     from clpu.store import forgetting
-    from clpu.store.journal import append
+    from clpu.store.files import refuse_inside
 
     state = opened.standing.state
+    book = _book(opened, journal, receipt or receipts)
     orders = [replace(order, scope=forgetting.with_labels(state, order.scope)) for order in orders]
     exact, method = forgetting.is_exact(state), state.about["method"]
     places = [receipt if receipts is None else _place(receipts, order) for order in orders]
-    for place in [*places, journal]:
-        if place is not None:
-            forgetting.refuse_inside(opened, place)
+    for file in filter(None, places):
+        refuse_inside(opened.path, file)
     if len(orders) > 1:  # a batch with a mistake changes nothing
         _check_batch(state, [order for order, place in zip(orders, places) if place is None or not place.exists()])
     for order, place in zip(orders, places):
-
-        def act(scope: Any, order: Order = order) -> None:
-            with working_agent(opened, order.threads) as agent:
-                agent.forget(**scope)
-
+        act = partial(_ask, opened, order.threads)
         if place is None and exact:
             forgetting.forget(opened, **order.scope)
         elif place is None:
             act(order.scope)
         else:
             made = forgetting.forget_with_receipt(opened, order, place, act)
-            if journal is not None:
-                append(journal, made, opened.secrets.signing)
+            if book is not None:
+                book.append([made])
     note = "" if exact else f", but only approximately: {method} does not guarantee exact forgetting"
     many = "forgotten" if len(orders) == 1 else f"{len(orders)} requests carried out"
     where = receipt if receipts is None else receipts
@@ -147,6 +143,25 @@ def _check_batch(state: State, orders: list[Order]) -> None:
             raise type(error)(f"request {number} of {len(orders)}: {error}; nothing was forgotten") from None
 
 
+def _ask(opened: OpenStore, threads: int, scope: Any) -> None:
+    """Forget with the method itself, for those that are not exact."""
+    with working_agent(opened, threads) as agent:
+        agent.forget(**scope)
+
+
+def _book(opened: OpenStore, journal: Path | None, receipts: Path | None) -> Book | None:
+    """The journal to append to, if there is to be one; what is wrong with it shows before anything is forgotten."""
+    from clpu.store.files import refuse_inside
+    from clpu.store.journal import Journal as Book
+
+    if journal is None:
+        return None
+    if receipts is None:
+        raise BadReceipt("a journal commits to receipts: give --receipt FILE or --receipts FOLDER as well")
+    refuse_inside(opened.path, journal)
+    return Book(journal, opened.secrets.signing)
+
+
 def _place(folder: Path, order: Order) -> Path:
     """The file of a request's receipt, by a hash of the request's id."""
     from clpu.io import canonical, sha256
@@ -159,6 +174,7 @@ def _place(folder: Path, order: Order) -> Path:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The requests of a file: each with its scope and, perhaps, an id, a reason and a requester."""
     from clpu.io import sha256
+    from clpu.store.forgetting import as_json
     from clpu.store.receipt import read_text, strict_json
 
     found: list[dict[str, Any]] = []
@@ -171,11 +187,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             content = strict_json(text) if text.startswith("{") else {"task": text}
             said = {name: content.pop(name) for name in ("id", "reason", "requester") if name in content}
-            if content.keys() - {"task", "person", "labels", "records"} or not content:
-                raise ValueError("expected task, person, labels or records, and id, reason or requester")
             if not all(isinstance(value, str) for value in said.values()):
                 raise ValueError("id, reason and requester are texts")
-        except ValueError as error:
+            as_json(content)
+        except (ValueError, RecursionError, BadRequest) as error:
             raise BadRequest(f"line {number} of {path} cannot be used: {error!s:.200}") from None
         found.append({"id": f"batch {batch} line {number}", "scope": content, **said})
     if not found:
@@ -214,16 +229,16 @@ def expire(
 ) -> None:
     """Forget every temporary task whose time is up (`learn --until`)."""
     from clpu.store.expiry import due
-    from clpu.store.forgetting import Order, complete_pending
-    from clpu.store.journal import append
+    from clpu.store.forgetting import Order, receipts_in
 
     load_files(load)
 
     def request(opened: OpenStore) -> str:
-        if receipts is not None and receipts.is_dir():
-            for made in complete_pending(opened, receipts):
-                if journal is not None:
-                    append(journal, made, opened.secrets.signing)
+        book = _book(opened, journal, receipts)
+        if receipts is not None:  # what an earlier attempt left, in the receipts or in the journal, is completed
+            found = list(receipts_in(opened, receipts, partial(_ask, opened, threads)))
+            if book is not None:
+                book.append(found)
         fixed: dict[str, Any] = {"reason": "expired", "digests": digests, "threads": threads}
         tasks = due(opened.standing.state)
         orders = [Order({"task": task}, f"expired {secrets.token_hex(16)}", **fixed) for task in tasks]
@@ -234,39 +249,29 @@ def expire(
     store_request(store, opening, request)
 
 
+@opens
 def verify_receipt(
     receipt: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt.", show_default=False)],
-    store: Annotated[
-        Path | None, typer.Option("--store", metavar="STORE", help="Check that this store signed it.")
-    ] = None,
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="HEX", help="Check that this public key signed it.")
-    ] = None,
+    signer: Signer,
 ) -> None:
     """Check a receipt's signature and show what it says."""
     from clpu.store.output import show_receipt
     from clpu.store.receipt import read_receipt
 
     found = read_receipt(receipt)
-    expected = _signers(store, identity)
-    found.verify()
-    for signer in expected:
-        found.verify(signer)
-    show_receipt(found, checked=bool(expected))
+    expected = signer.key()
+    found.verify(expected)
+    show_receipt(found, checked=expected is not None)
 
 
 journal_app = typer.Typer(no_args_is_help=True, help="The journal of forgets, if you keep one.")
 
 
 @journal_app.command("verify")
+@opens
 def verify_journal(
     journal: Annotated[Path, typer.Argument(metavar="FILE", help="The journal.", show_default=False)],
-    store: Annotated[
-        Path | None, typer.Option("--store", metavar="STORE", help="Check that this store signed it.")
-    ] = None,
-    identity: Annotated[
-        str | None, typer.Option("--identity", metavar="HEX", help="Check that this public key signed it.")
-    ] = None,
+    signer: Signer,
     receipts: Annotated[
         Path | None, typer.Option("--receipts", metavar="FOLDER", help="Check that each receipt here is in it.")
     ] = None,
@@ -275,25 +280,11 @@ def verify_journal(
     """Check that no entry of a journal is missing or changed."""
     from clpu.store.journal import verify_journal as verify
 
-    expected = _signers(store, identity)
-    entries = verify(journal, expected[0] if expected else None, receipts)
+    entries = verify(journal, signer.key(), receipts)
     if json:
         terminal.say_json(entries)
     else:
         terminal.say(f"{len(entries)} entries, none missing or changed; the last is of {entries[-1]['done']}")
-
-
-def _signers(store: Path | None, identity: str | None) -> list[str]:
-    """The public keys that are expected to have signed; those of --store and --identity must be the same."""
-    from clpu.store.format import is_hex
-    from clpu.store.receipt import store_identity
-
-    if identity is not None and not is_hex(identity.lower(), 32):
-        raise BadReceipt(f"--identity is 64 hexadecimal digits, got {identity!r:.80}")
-    found = [*([store_identity(store)] if store is not None else []), *([identity.lower()] if identity else [])]
-    if len(set(found)) > 1:
-        raise BadReceipt(f"--identity is {found[1]}, but the store signs with {found[0]}")
-    return found
 
 
 def _count(things: Sized, name: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from clpu.errors import BadReceipt
 
 if TYPE_CHECKING:
     from clpu.store.folder import Access
@@ -84,44 +86,74 @@ Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to
 class Opening:
     """How a command gets at its store, as it was asked to."""
 
-    keys: Path | None = None
-    passphrase_file: Path | None = None
-    key_command: str | None = None
-    shared_keys: bool = False
-    wait: float = 5.0
+    keys: Keys = None
+    passphrase_file: PassphraseFile = None
+    key_command: KeyCommand = None
+    shared_keys: SharedKeys = False
 
     def access(self) -> Access:
         from clpu.store.folder import Access
         from clpu.store.protection import Unlock, read_passphrase
 
         passphrase = None if self.passphrase_file is None else read_passphrase(self.passphrase_file)
-        return Access(self.keys, Unlock(passphrase, self.key_command), self.shared_keys, self.wait)
+        return Access(self.keys, Unlock(passphrase, self.key_command), self.shared_keys)
 
 
-_READING: dict[str, Any] = {
-    "keys": (Keys, None),
-    "passphrase_file": (PassphraseFile, None),
-    "key_command": (KeyCommand, None),
-    "shared_keys": (SharedKeys, False),
-}
+@dataclass(frozen=True)
+class Writing(Opening):
+    """As `Opening`, for a command that writes."""
+
+    wait: Wait = 5.0
+
+    def access(self) -> Access:
+        return replace(super().access(), wait=self.wait)
 
 
-def opens(command: Callable[..., None], *, writes: bool = False) -> Callable[..., None]:
-    """A command with the options that say how to get at the store, in place of its parameter `opening`."""
-    options = {**_READING, **({"wait": (Wait, 5.0)} if writes else {})}
-    hints = get_type_hints(command, include_extras=True)
-    own = [p.replace(annotation=hints[name]) for name, p in _parameters(command).items() if name != "opening"]
+@dataclass(frozen=True)
+class Signer:
+    """Who is expected to have signed."""
+
+    store: Annotated[Path | None, typer.Option("--store", metavar="STORE", help="Check that this store signed it.")] = (
+        None
+    )
+    identity: Annotated[
+        str | None, typer.Option("--identity", metavar="HEX", help="Check that this public key signed it.")
+    ] = None
+
+    def key(self) -> str | None:
+        """The public key, if one was named; that of the store and the one given must be the same."""
+        from clpu.store.format import is_hex
+        from clpu.store.receipt import store_identity
+
+        given = None if self.identity is None else self.identity.lower()
+        if given is not None and not is_hex(given, 32):
+            raise BadReceipt(f"--identity is 64 hexadecimal digits, got {self.identity!r:.80}")
+        if self.store is None:
+            return given
+        found = store_identity(self.store)
+        if given not in (None, found):
+            raise BadReceipt(f"--identity is {given}, but the store signs with {found}")
+        return found
+
+
+def opens(command: Callable[..., None], **groups: type) -> Callable[..., None]:
+    """A command in which the fields of a dataclass are options, in place of the parameter that takes it."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [
-        inspect.Parameter(name, kind, annotation=hint, default=default) for name, (hint, default) in options.items()
-    ]
+    hints = {**get_type_hints(command, include_extras=True), **groups}
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    parameters = []
+    for name, own in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(own.replace(kind=kind, annotation=hints[name]))
+            continue
+        fields = get_type_hints(groups[name], include_extras=True)
+        parameters += [p.replace(kind=kind, annotation=fields[n]) for n, p in _parameters(groups[name]).items()]
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in options}
-        command(**given, opening=Opening(**chosen))
+        made = {name: group(**{n: given.pop(n) for n in _parameters(group)}) for name, group in groups.items()}
+        command(**given, **made)
 
-    parameters = [p.replace(kind=kind) for p in own] + added
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
@@ -129,8 +161,8 @@ def opens(command: Callable[..., None], *, writes: bool = False) -> Callable[...
 
 def writes(command: Callable[..., None]) -> Callable[..., None]:
     """As `opens`, for a command that writes."""
-    return opens(command, writes=True)
+    return opens(command, opening=Writing)
 
 
-def _parameters(command: Callable[..., None]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(command).parameters)
+def _parameters(group: type) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(group).parameters)

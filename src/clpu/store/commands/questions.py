@@ -13,7 +13,7 @@ from clpu.errors import BadRequest
 from clpu.io import canonical, write_atomically
 from clpu.options import Load, load_files
 from clpu.store.commands.options import Json, Label, OneTask, Opening, Store, Threads, opens
-from clpu.store.commands.requests import agent_of, pair
+from clpu.store.commands.requests import pair, reader_of
 
 if TYPE_CHECKING:
     from clpu.store.store import Store as OpenStore
@@ -65,9 +65,12 @@ def show(
 
     About a person: by task the number of records, their labels, and the ids that they were given.
     """
+    from clpu.store.files import refuse_inside
     from clpu.store.output import exported, shown
     from clpu.store.store import Store as OpenStore
 
+    if out is not None:
+        refuse_inside(store, out)
     with OpenStore(store, opening.access(), write=False) as opened:
         state = opened.load()
         if person is not None:
@@ -83,12 +86,21 @@ def show(
 
 
 @opens
-def verify(store: Store, *, opening: Opening) -> None:
-    """Check every file of the store; exit code 1 if one is damaged."""
+def verify(
+    store: Store,
+    files_only: Annotated[
+        bool, typer.Option("--files-only", help="Do not build the agent: faster, and needs no torch.")
+    ] = False,
+    load: Load = None,
+    *,
+    opening: Opening,
+) -> None:
+    """Check every file of the store, and that its agent can be built; exit code 1 if something is damaged."""
     from clpu.store import verify as verify_store
     from clpu.store.output import show_report
 
-    report = verify_store(store, opening.access())
+    load_files(load)
+    report = verify_store(store, opening.access(), files_only=files_only)
     show_report(report)
     if not report.good:
         raise typer.Exit(1)
@@ -101,7 +113,7 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], label: str | None, 
     from clpu.store.data_files import read
     from clpu.tables import text_columns
 
-    agent = agent_of(opened, threads)
+    agent = reader_of(opened, threads)
     found = {}
     for name, file in files.items():
         agent.labels(name)  # refuses a task that is not active

@@ -37,7 +37,7 @@ from clpu.store.commands.options import (
 from clpu.workers import ONE, Workers
 
 if TYPE_CHECKING:
-    from clpu.agent import Progress
+    from clpu.agent import Agent, Progress
     from clpu.outcome import Outcome
     from clpu.store.data_files import Table
     from clpu.store.durable import DurableAgent
@@ -245,14 +245,17 @@ def predict(
     Without a task: the most likely pair of task and label, or "none of these".
     """
     from clpu.store.data_files import read
+    from clpu.store.files import refuse_inside
     from clpu.store.output import write_predictions
     from clpu.store.store import Store as OpenStore
     from clpu.tables import text_columns
 
     load_files(load)
+    if out is not None:
+        refuse_inside(store, out)
     with OpenStore(store, opening.access(), write=False) as opened:
         table = read(data, label=label, labelled=False, text=text_columns(opened.load().tasks))
-        agent = agent_of(opened, threads)
+        agent = reader_of(opened, threads)
         write_predictions(agent.predict(task, table.x), agent.classify(task, table.x), agent.labels(task), out)
 
 
@@ -272,12 +275,14 @@ def export(
 ) -> None:
     """Write a task's network, or those of all remembered tasks, for use without clpu."""
     from clpu.export import export as write
+    from clpu.store.files import refuse_inside
     from clpu.store.store import Store as OpenStore
 
     load_files(load)
+    refuse_inside(store, to)
     with OpenStore(store, opening.access(), write=False) as opened:
         opened.load()
-        about = write(agent_of(opened, 1), to, task, forgettable=forgettable)
+        about = write(reader_of(opened), to, task, forgettable=forgettable)
     count = len(about["tasks"])
     held = "the network of one task" if count == 1 else f"the networks of {count} tasks"
     terminal.say(f"{to} holds {held} and takes {about['takes']}")
@@ -323,17 +328,19 @@ def agent_request(
     store_request(store, opening, work)
 
 
-def agent_of(opened: OpenStore, threads: int) -> DurableAgent:
-    """The agent in a store that was loaded."""
+def reader_of(opened: OpenStore, threads: int = 1) -> Agent:
+    """The agent in a store that was loaded, as it is now: what a command says must not mix two states."""
     from clpu.store.durable import DurableAgent
 
-    return DurableAgent.of_store(opened, threads=threads)
+    return DurableAgent.of_store(opened, threads=threads).copy()
 
 
 @contextmanager
 def working_agent(opened: OpenStore, threads: int) -> Iterator[DurableAgent]:
-    """The agent in a store, with a progress bar."""
-    agent = agent_of(opened, threads)
+    """The agent in a store that was loaded, with a progress bar."""
+    from clpu.store.durable import DurableAgent
+
+    agent = DurableAgent.of_store(opened, threads=threads)
     with _progress_bar() as agent.progress:
         yield agent
 
