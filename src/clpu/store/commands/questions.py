@@ -99,12 +99,14 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], label: str | None, 
     import numpy as np
 
     from clpu.store.data_files import read
+    from clpu.tables import text_columns
 
     agent = agent_of(opened, threads)
     found = {}
     for name, file in files.items():
         agent.labels(name)  # refuses a task that is not active
         columns = agent.state().tasks[name].facts.get("columns", [])
-        table = read(file, label=label, inputs=[column for column, _ in columns])
+        text = text_columns(opened.standing.state.tasks)
+        table = read(file, label=label, inputs=[column for column, _ in columns], text=text)
         found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
     return found
