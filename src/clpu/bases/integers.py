@@ -16,6 +16,8 @@ from torch import Tensor
 LARGEST = 127
 #: How many rows are worked on at once.
 ROWS_AT_ONCE = 1024
+#: Products with fewer rows or columns are computed in floats: torch 2.13 leaves those with one row unwritten.
+SMALLEST_SIDE = 8
 
 
 def quantised(features: Tensor, scale: float, root: bool = False) -> Tensor:
@@ -47,12 +49,18 @@ def exact_product(a: Tensor, b: Tensor, largest: int) -> Tensor:
     tensor([[127]])
     """
     if largest >= 2**24:
-        product = a.double() @ b.double()
-    elif a.device.type == "cpu" and _multiplies_int8_exactly():
+        return (a.double() @ b.double()).to(torch.int64)
+    if a.device.type == "cpu" and min(len(a), b.shape[1]) >= SMALLEST_SIDE and _multiplies_int8_exactly():
         product = torch._int_mm(a, b)
-    else:  # a float32 holds every integer below 2**24
-        product = a.float() @ b.float()
-    return product.to(torch.int64)
+        if _adds_up(a, b, product):
+            return product.to(torch.int64)
+    return (a.float() @ b.float()).to(torch.int64)  # a float32 holds every integer below 2**24
+
+
+def _adds_up(a: Tensor, b: Tensor, product: Tensor) -> bool:
+    """Whether the rows of a·b have the sums that they must have: a·(b·1). Every fast product is checked by it."""
+    sums = a.double() @ b.sum(1, dtype=torch.int64).double()
+    return torch.equal(product.sum(1, dtype=torch.int64), sums.to(torch.int64))
 
 
 @lru_cache(maxsize=1)
