@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,55 @@ if TYPE_CHECKING:
     from clpu.store.store import Store as OpenStore
 
 
+@dataclass(frozen=True)
+class Reading:
+    """The data of a request, and what is in which column."""
+
+    data: Data
+    label: Label = None
+    ignore: Ignore = None
+    person: PersonColumn = None
+    record: RecordColumn = None
+
+    def table(self, text: list[str] | None) -> Table:
+        """Read a request's data, and print at once how the file was read."""
+        from clpu.store.data_files import read
+
+        who, ids = self.person or (), self.record
+        table = read(self.data, label=self.label, ignore=self.ignore or (), people=who, records=ids, text=text or ())
+        for note in table.notes:
+            terminal.say(f"note: {note}", error=True)
+        return table
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a task is learned."""
+
+    text: TextColumn = None
+    holdout: Holdout = 0.1
+    epochs: Epochs = None
+    lr: Rate = None
+    setting: Settings = None
+
+    def options(self) -> dict[str, Any]:
+        settings = _settings(self.setting, epochs=self.epochs, lr=self.lr)
+        return settings | {"holdout": self.holdout, "text": self.text}
+
+
+@dataclass(frozen=True)
+class Computing:
+    """With how many threads and processes, and where."""
+
+    threads: Threads = 1
+    workers: WorkerCount = 1
+    engine: Engine = "local"
+    address: Address = None
+
+    def sharing(self) -> Workers:
+        return Workers(self.workers, self.engine, self.address)
+
+
 @opens
 def init(
     store: Store,
@@ -75,124 +125,74 @@ def init(
 def learn(
     store: Store,
     task: Task,
-    data: Data,
+    reading: Reading,
     temporary: Annotated[bool, typer.Option("--temporary", help="Learn it temporarily: it can be forgotten.")] = False,
     until: Annotated[
         str | None, typer.Option(metavar="DATE", help="With --temporary: when `clpu expire` forgets it.")
     ] = None,
-    label: Label = None,
-    ignore: Ignore = None,
-    person: PersonColumn = None,
-    record: RecordColumn = None,
-    text: TextColumn = None,
-    holdout: Holdout = 0.1,
-    epochs: Epochs = None,
-    lr: Rate = None,
-    setting: Settings = None,
-    threads: Threads = 1,
-    workers: WorkerCount = 1,
-    engine: Engine = "local",
-    address: Address = None,
-    load: Load = None,
     *,
+    training: Training,
+    computing: Computing,
+    load: Load = None,
     opening: Opening,
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
-    sharing = Workers(workers, engine, address)
-    table = _read(data, label, ignore, person, record, text)
-    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
+    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
         more = {"people": table.people, "records": table.records}
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
         done = "learned temporarily" if temporary else "learned permanently"
-        return lambda: _learned(done, table, outcome, task, holdout)
+        return lambda: _learned(done, table, outcome, task, training.holdout)
 
-    agent_request(store, opening, threads, request, sharing)
+    agent_request(store, opening, computing.threads, request, sharing)
 
 
 @writes
 def add(
     store: Store,
     task: Task,
-    data: Data,
-    label: Label = None,
-    ignore: Ignore = None,
-    person: PersonColumn = None,
-    record: RecordColumn = None,
-    threads: Threads = 1,
-    workers: WorkerCount = 1,
-    engine: Engine = "local",
-    address: Address = None,
-    load: Load = None,
+    reading: Reading,
     *,
+    computing: Computing,
+    load: Load = None,
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
     from clpu.tables import text_columns
 
     load_files(load)
-    sharing = Workers(workers, engine, address)
+    sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = _read(data, label, ignore, person, record, text_columns(agent.state().tasks))
+        table = reading.table(text_columns(agent.state().tasks))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return lambda: f"added {table.examples} records"
 
-    agent_request(store, opening, threads, request, sharing)
+    agent_request(store, opening, computing.threads, request, sharing)
 
 
 @writes
 def relearn(
     store: Store,
     task: Task,
-    data: Data,
-    label: Label = None,
-    ignore: Ignore = None,
-    person: PersonColumn = None,
-    record: RecordColumn = None,
-    text: TextColumn = None,
-    holdout: Holdout = 0.1,
-    epochs: Epochs = None,
-    lr: Rate = None,
-    setting: Settings = None,
-    threads: Threads = 1,
-    workers: WorkerCount = 1,
-    engine: Engine = "local",
-    address: Address = None,
-    load: Load = None,
+    reading: Reading,
     *,
+    training: Training,
+    computing: Computing,
+    load: Load = None,
     opening: Opening,
 ) -> None:
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
-    sharing = Workers(workers, engine, address)
-    table = _read(data, label, ignore, person, record, text)
-    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
+    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
-        return lambda: _learned("learned again", table, outcome, task, holdout)
+        return lambda: _learned("learned again", table, outcome, task, training.holdout)
 
-    agent_request(store, opening, threads, request, sharing)
-
-
-def _read(
-    data: Path,
-    label: str | None,
-    ignore: list[str] | None,
-    person: list[str] | None,
-    record: str | None,
-    text: list[str] | None,
-) -> Table:
-    """A request's data; notes on how a file was read are printed at once."""
-    from clpu.store.data_files import read
-
-    table = read(data, label=label, ignore=ignore or (), people=person or (), records=record, text=text or ())
-    for note in table.notes:
-        terminal.say(f"note: {note}", error=True)
-    return table
+    agent_request(store, opening, computing.threads, request, sharing)
 
 
 def _learned(done: str, table: Table, outcome: Outcome, task: str, holdout: float) -> str:
