@@ -225,7 +225,7 @@ def test_a_method_from_another_file_is_another_method(finished, monkeypatch):
 def test_names_that_a_disk_could_take_for_one_are_refused():
     with pytest.raises(BadRun, match="no --"):
         check_method("er--v2")
-    with pytest.raises(BadSetting, match="capitals"):
+    with pytest.raises(BadSetting, match="upper and lower case"):
         plan("rot-digits", profile("rot-digits", "smoke"), ["er", "ER"])
 
 
