@@ -3,7 +3,7 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order) and `<!-- end -->`.
+A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order, scenarios) and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from clpu.report.formatting import number
-from clpu.report.summary import Estimate, Row, summarise
+from clpu.report.summary import CLASS_INCREMENTAL, Estimate, Row, deviation, summarise
 from clpu.report.tables import profile
 from clpu.results import read_run
 
@@ -26,6 +26,7 @@ PAGE = HERE.parent / "REPRODUCTION.md"
 BLOCK = re.compile(r"(<!-- (\w+): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: What `verified` means, in points: at least this, or twice the paper's standard deviation.
 TOLERANCE = 0.7
+FORGETS = {"nothing": "nothing", "temporary": "temporary tasks", "tasks": "any task", "records": "any record"}
 
 
 def rows(folder: str) -> list[Row]:
@@ -107,9 +108,32 @@ def order(folders: str) -> str:
     return table(["run", "the paper's order by ACC", "ours", "rank correlation"], body)
 
 
+def scenarios(folder: str) -> str:
+    """Accuracy with and without the task given: of the paper's requests, and of a run that learns all tasks."""
+    short, whole = (read_run(HERE / name) for name in (folder, f"{folder}-all"))
+    every = {row.method: row for row in summarise(whole)}
+    body = []
+    for row in summarise(short):
+        last = 100 * whole.results[row.method].accuracy[-1].mean(axis=0)
+        printed = f"{number(row.paper['acc'])} ± {number(row.paper['acc_std'])}" if row.paper else "–"
+        cells = [printed, spread(row.metrics["acc"]), spread(row.metrics[CLASS_INCREMENTAL])]
+        cells += [
+            spread(Estimate(float(last.mean()), deviation(last))),
+            spread(every[row.method].metrics[CLASS_INCREMENTAL]),
+        ]
+        body.append([row.label, *cells, FORGETS[row.about.forgets]])
+    task, classes = "task-incremental", "class-incremental"
+    result = next(iter(short.results.values()))
+    counts = dict(zip(result.tasks, short.recipe.data.classes))
+    some = f"{', '.join(result.alive[-1])} ({sum(counts[name] for name in result.alive[-1])} classes)"
+    head = ["method", "ACC in the paper, from scratch", f"ACC, {task}", f"{classes}, tasks {some}"]
+    head += [f"after 1R 2R 3R 4R 5R: {task}", f"{classes}, all {sum(counts.values())} classes", "forgets exactly"]
+    return table(head, body)
+
+
 def made(page: str) -> str:
     """The page with its tables made anew."""
-    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order}
+    kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order, "scenarios": scenarios}
     return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
 
 

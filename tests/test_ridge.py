@@ -402,6 +402,7 @@ def test_what_is_held_about_a_person_is_shown_and_gone_after_the_forget():
         "mail": {"status": "R", "records": 2, "labels": {0: 1, 1: 1}, "people": ["ann", "bob"], "ids": ["10", "12"]},
     }
     assert agent.show("mail")["mail"]["records"] == 4
+    assert list(agent.show("mail")["mail"]["labels"]) == [0, 1]
     agent.forget(person="ann")
     assert agent.show("mail")["mail"] == {
         "status": "R",
@@ -472,3 +473,83 @@ def test_damaged_records_are_refused(damage, monkeypatch):
     broken = State(state.about, None, {"1": type(task)("R", task.facts, None, {(): clpu.state.Leaf.of_arrays(arrays)})})
     with pytest.raises(clpu.BadState):
         clpu.Agent.from_state(broken)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[3, 4], np.array([3, 4]), torch.tensor([3, 4]), (str(i) for i in (3, 4)), {3, 4}, range(3, 5)],
+    ids=["list", "array", "tensor", "generator", "set", "range"],
+)
+def test_records_are_named_by_any_list_of_ids(ids):
+    x, y = data(10)
+    agent, never = clpu.Agent("ridge"), clpu.Agent("ridge")
+    agent.learn("1", x, y, records=range(10))
+    agent.forget("1", records=ids)
+    rest = [0, 1, 2, *range(5, 10)]
+    never.learn("1", x[rest], y[rest], records=rest)
+    assert agent.digest() == never.digest()
+
+
+@pytest.mark.parametrize("people", [{"ann": 1, "bob": 2}, {"ann", "bob"}], ids=["dictionary", "set"])
+def test_people_without_an_order_are_refused(people):
+    with pytest.raises(clpu.BadData, match="people must be a list"):
+        clpu.Agent("ridge").learn("1", *data(2), people=people)
+
+
+def test_a_missing_person_is_nobody_in_particular():
+    agent = clpu.Agent("ridge")
+    agent.learn("1", *data(3), people=["ann", None, float("nan")])
+    assert agent.show("1")["1"]["people"] == ["ann"]
+    with pytest.raises(clpu.BadData, match=r"a string or an integer, got float: 2\.0"):
+        agent.add("1", *data(3), people=[1, 2.0, 3])
+
+
+@pytest.mark.parametrize("form", ["arrays", "table", "dataset"])
+def test_a_request_that_leaves_people_out_takes_data_in_any_form(form):
+    x, y = data(12, labels=2)
+    people = ["ann", "bob", "cy"] * 4
+    rest = [i for i in range(12) if people[i] != "bob"]
+    never, agent = clpu.Agent("ridge"), clpu.Agent("ridge")
+    columns = {str(k): x[:, k] for k in range(5)}
+    if form == "table":
+        never.learn("1", {name: values[rest] for name, values in columns.items()}, y[rest], people=["ann", "cy"] * 4)
+        agent.handle("1@bobR", {**columns, "y": y, "who": people}, "y", people="who")
+    elif form == "dataset":
+        never.learn("1", x[rest], y[rest], people=["ann", "cy"] * 4)
+        agent.handle("1@bobR", torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), people=people)
+    else:
+        never.learn("1", x[rest], y[rest], people=["ann", "cy"] * 4)
+        agent.handle("1@bobR", x, y, people=people)
+    assert agent.digest() == never.digest()
+
+
+def test_a_request_that_leaves_everything_out_is_as_if_it_had_not_been():
+    x, y = data(6)
+    agent = clpu.Agent("ridge")
+    assert agent.handle("1@annR", x, y, people=["ann"] * 6) is None
+    assert agent.digest() == clpu.Agent("ridge").digest()
+
+
+def test_methods_that_keep_no_records_do_not_say_that_nothing_is_held():
+    agent = clpu.Agent("ind", hidden=(4,), epochs=1)
+    agent.learn("1", *data(12))
+    with pytest.raises(clpu.BadRequest, match="ind keeps no single records"):
+        agent.show(person="ann")
+
+
+@pytest.mark.parametrize("given", [{"expand": 50}, {"scale": 8.0}], ids=str)
+def test_what_decides_about_the_rows_is_the_same_for_all_tasks(given):
+    """Further records, and questions without a task, would be answered with rows of a different kind."""
+    agent = clpu.Agent("ridge")
+    with pytest.raises(clpu.BadSetting, match="setting of the agent"):
+        agent.learn("1", *data(), **given)
+    assert agent.tasks == {}
+
+
+def test_a_task_keeps_the_penalty_that_it_was_learned_with():
+    x, y = data()
+    light, heavy = clpu.Agent("ridge"), clpu.Agent("ridge", penalty=100.0)
+    light.learn("1", x[:40], y[:40], penalty=100.0)
+    light.add("1", x[40:], y[40:])
+    heavy.learn("1", x, y)
+    assert (light.predict("1", x) == heavy.predict("1", x)).all()

@@ -192,16 +192,53 @@ def test_files_that_are_not_tables_are_refused(text, says):
         read_delimited(text, "the file")
 
 
+@pytest.mark.parametrize(
+    "note",
+    [["loud", *range(1, 12)], ["loud", *[None] * 11], [1.5, *range(1, 12)], ["loud", *map(float, range(11))]],
+    ids=["one text among numbers", "one text, the others missing", "one decimal", "one text among decimals"],
+)
+def test_what_one_person_wrote_does_not_decide_what_a_column_is(note):
+    """Guessing from the values, a column would stay text after the only person who wrote text in it had left."""
+    table = {"size": list(range(12)), "note": note}
+    rest = {name: values[1:] for name, values in table.items()}
+    people, y = ["ann", *["bob"] * 11], [i % 2 for i in range(12)]
+    agent, never = (Agent("ridge", network="base:raw") for _ in range(2))
+    agent.learn("1", table, y, text=["note"], people=people)
+    agent.forget(person="ann")
+    never.learn("1", rest, y[1:], text=["note"], people=people[1:])
+    assert agent.digest() == never.digest()
+
+
+def test_text_is_declared_where_single_records_can_be_forgotten():
+    agent = Agent("ridge", network="base:raw")
+    with pytest.raises(BadData, match=r"column 'colour' holds text.*text=\['colour'\]"):
+        agent.learn("1", TABLE, Y)
+    with pytest.raises(BadData, match="no column 'color'"):
+        agent.learn("1", TABLE, Y, text=["color"])
+    agent.learn("1", TABLE, Y, text=["colour"])
+    agent.learn("2", TABLE, Y)  # as the tasks before
+    assert agent.state().tasks["2"].facts["columns"] == agent.state().tasks["1"].facts["columns"]
+    with pytest.raises(BadData, match="only a table"):
+        Agent("ridge").learn("1", np.zeros((4, 2)), [0, 1, 0, 1], text=["a"])
+
+
+def test_a_column_may_hold_the_lists_of_people_that_records_are_about():
+    agent = Agent("ridge", network="base:raw")
+    table = {"size": [1.0, 2.0, 3.0], "who": [["ann", "bob"], ["bob"], None], "kind": ["a", "b", "a"]}
+    agent.learn("1", table, "kind", people="who")
+    assert agent.show(person="bob")["1"]["records"] == 2
+
+
 def test_people_and_ids_may_be_columns():
     table = {**TABLE, "answer": Y, "who": np.array([f"p{i % 7}" for i in range(N)]), "id": np.arange(N)}
     agent = Agent("ridge", network="base:raw")
-    agent.learn("1", table, "answer", people="who", records="id")
+    agent.learn("1", table, "answer", text=["colour"], people="who", records="id")
     assert agent.state().tasks["1"].facts["columns"] == [["colour", "text"], ["flag", "number"], ["size", "number"]]
     assert agent.accuracy("1", table, "answer") > 0.6
     agent.forget(person="p3")
     rest = {name: values[table["who"] != "p3"] for name, values in table.items()}
     never = Agent("ridge", network="base:raw")
-    never.learn("1", rest, "answer", people="who", records="id")
+    never.learn("1", rest, "answer", text=["colour"], people="who", records="id")
     assert agent.digest() == never.digest()
     more = {**{name: values[:5] for name, values in table.items()}, "id": np.arange(N, N + 5)}
     agent.add("1", more, "answer", people="who", records="id")

@@ -134,15 +134,17 @@ class Agent:
         temporary: bool = False,
         holdout: float = 0.0,
         ignore: Sequence[str] = (),
+        text: Sequence[str] | None = None,
         people: Any = None,
         records: Any = None,
         **settings: Any,
     ) -> Outcome:
         """Learn a new task, permanently (R) or, with `temporary`, temporarily (T).
 
-        `x` may be a torch Dataset of pairs, a DataLoader, or a data frame: then `y` may name the column of labels, and
-        `ignore` names columns to leave out. With `holdout=0.1` about a tenth of the data is not learned from but used
-        to say how good the task was learned.
+        `x` may be a torch Dataset of pairs, a DataLoader, or a data frame: then `y` may name the column of labels,
+        `ignore` names columns to leave out, and `text` those that hold text, which are not guessed where single records
+        can be forgotten. With `holdout=0.1` about a tenth of the data is not learned from but used to say how good the
+        task was learned.
 
         For methods that forget records: `people` says who each record is about, one id or a list of ids per record,
         and `records` gives each an id; of a data frame, both may be names of columns. Further keyword
@@ -156,7 +158,8 @@ class Agent:
                     f"task {task!r} already exists (status {self.tasks[task]}); call keep() to make a temporary task "
                     "permanent, or relearn() to replace what it was learned from"
                 )
-            return self._learn(state, request, RequestData(x, y, people, records, ignore), holdout, settings)
+            given = RequestData(x, y, people, records, ignore, text)
+            return self._learn(state, request, given, holdout, settings)
 
     def relearn(
         self,
@@ -166,6 +169,7 @@ class Agent:
         *,
         holdout: float = 0.0,
         ignore: Sequence[str] = (),
+        text: Sequence[str] | None = None,
         people: Any = None,
         records: Any = None,
         **settings: Any,
@@ -180,9 +184,8 @@ class Agent:
         self._meaning(Request(task, Instruction.FORGET))
         request = Request(task, Instruction(entry.status))
         with self._handling(request) as state:
-            return self._learn(
-                state.without(task), request, RequestData(x, y, people, records, ignore), holdout, settings
-            )
+            given = RequestData(x, y, people, records, ignore, text)
+            return self._learn(state.without(task), request, given, holdout, settings)
 
     def _learn(
         self, state: State, request: Request, given: RequestData, holdout: float, settings: dict[str, Any]
@@ -247,6 +250,8 @@ class Agent:
                 raise BadData(f"request {request} brings new records, so it needs data: handle({str(request)!r}, x, y)")
             if request.parts:
                 x, y, people, records = left_in(request.parts, x, y, people, records)
+                if not len(y):  # as if the request had not been
+                    return None
             if what == "add":
                 self.add(request.task, x, y, people=people, records=records)
                 return None
@@ -359,6 +364,7 @@ class Agent:
         """Return what is held about a person, in one task or in all, or in one task about everybody.
 
         By task: how many records, of which labels, and the ids that they were given. `NothingHeld` if there are none.
+        Only methods that forget records know who a record is about.
         """
         state, scope = self._state, _scope(task, person, None, None)
         if task is not None:
@@ -489,9 +495,10 @@ class Agent:
 def _scope(task: Any, person: Any, labels: Any, records: Any) -> Scope:
     if task is None and (person is None or labels is not None or records is not None):
         raise BadRequest("name a task; only a person is forgotten, or shown, in every task")
-    if (labels is not None and not len(labels)) or (records is not None and not len(records)):
+    scope = Scope(task, person, () if labels is None else labels, () if records is None else records)
+    if (labels is not None and not scope.labels) or (records is not None and not scope.records):
         raise BadRequest("an empty list of labels or records names nothing")
-    return Scope(task, person, labels or (), records or ())
+    return scope
 
 
 def _pairs(state: State) -> tuple[tuple[str, Any] | None, ...]:

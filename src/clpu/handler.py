@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clpu import auto
-from clpu.errors import BadData, Diverged, UnknownTask
+from clpu.errors import BadData, BadSetting, Diverged, UnknownTask
 from clpu.holdout import measured
 from clpu.intake import Intake, RequestData
 from clpu.methods import Method, familiarity, inputs_of
@@ -48,6 +48,9 @@ class Handler:
     def settings_for(self, given: Mapping[str, Any]) -> Any:
         """The agent's settings of the method with some of them replaced for one request."""
         refuse_unknown(given, setting_fields(self.method.Settings))
+        for name in self.method.same_for_all_tasks:
+            if name in given:
+                raise BadSetting(f"{name} is a setting of the agent, chosen when it is made, not of one request")
         return make(self.method.Settings, {**dataclasses.asdict(self.settings), **given}) if given else self.settings
 
     def settings_of(self, state: State, task: str | None) -> Any:
@@ -107,7 +110,7 @@ class Handler:
         """Add records to an active task."""
         data = self.intake.more(state, task, given)
         with self.computing():
-            return self.build(self.settings).add(state, task, data)
+            return self.build_for(state, task).add(state, task, data)
 
     def keep(self, state: State, task: str) -> tuple[State, Outcome]:
         """Make a temporary task permanent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from clpu.labels import classes, read_labels
 from clpu.learning.batches import Examples
 from clpu.networks.blueprint import Inputs
 from clpu.requests import Scope, check_id
+from clpu.tables import is_table, take
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -90,13 +91,13 @@ def read_examples(
 
 
 def read_people(people: Any, count: int) -> tuple[tuple[str, ...], ...]:
-    """Return the people whom each record is about, sorted: one id or a list of ids per record, or `None` for nobody."""
+    """Return the people whom each record is about, sorted: one id or a list of ids each; `None` or NaN is nobody."""
     listed = _per_record(people, count, "people")
     return tuple(_people(one) for one in listed)
 
 
 def _people(one: Any) -> tuple[str, ...]:
-    if one is None:
+    if one is None or type(one).__name__ == "NAType" or (isinstance(one, float) and one != one):
         return ()
     several = isinstance(one, (list, tuple, set, frozenset, np.ndarray)) and getattr(one, "ndim", 1) > 0
     try:
@@ -119,6 +120,11 @@ def read_ids(records: Any, count: int) -> tuple[str, ...]:
 
 def left_in(parts: Sequence[Scope], x: Any, y: Any, people: Any, records: Any) -> tuple[Any, Any, Any, Any]:
     """Data without the records that some scopes name."""
+    x = _unloaded(x)
+    if isinstance(x, Dataset):
+        x, y = _from_dataset(x)
+    if is_table(x):
+        x, y, people, records = take(x, y, (), people, records)
     labels = y.tolist() if hasattr(y, "tolist") else list(y)
     about = [()] * len(labels) if people is None else read_people(people, len(labels))
     ids = [None] * len(labels) if records is None else read_ids(records, len(labels))
@@ -128,13 +134,15 @@ def left_in(parts: Sequence[Scope], x: Any, y: Any, people: Any, records: Any) -
     def kept(values: Any) -> Any:
         if values is None:
             return None
+        if isinstance(values, dict):
+            return {name: column[keep] for name, column in values.items()}
         return values[keep] if hasattr(values, "shape") else [values[i] for i in keep]
 
     return kept(x), kept(y), kept(people), kept(records)
 
 
 def _per_record(values: Any, count: int, what: str) -> list[Any]:
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, Mapping, Set)) or not isinstance(values, Iterable):
         raise BadData(f"{what} must be a list with one entry per record, got {type(values).__name__}")
     listed = values.tolist() if hasattr(values, "tolist") else list(values)
     if not isinstance(listed, list) or len(listed) != count:

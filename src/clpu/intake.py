@@ -29,13 +29,14 @@ _UNNAMED = "the active tasks were learned from arrays without column names; hand
 
 @dataclass(frozen=True)
 class RequestData:
-    """A request's data as handed in: inputs, labels, people and ids of records and, for a table, columns to ignore."""
+    """A request's data as handed in: inputs, labels, people and ids; of a table, columns to ignore and of text."""
 
     x: Any
     y: Any
     people: Any = None
     records: Any = None
     ignore: Sequence[str] = ()
+    text: Sequence[str] | None = None
 
     def columns_taken(self) -> RequestData:
         """The same after labels, people and ids that are columns of a table were taken out of it."""
@@ -187,15 +188,22 @@ class Intake:
         """A new task's data as arrays and, of a table, its columns, which must be the active tasks'."""
         before = [task.facts.get("columns") for task in state.tasks.values()]
         if not tables.is_table(given.x):
-            if given.ignore or any(isinstance(name, str) for name in (given.y, given.people, given.records)):
+            if (
+                given.ignore
+                or given.text
+                or any(isinstance(name, str) for name in (given.y, given.people, given.records))
+            ):
                 raise BadData("only a table has columns to name: a data frame, or a dictionary of columns")
             if any(before):
                 raise BadData(f"{_NAMED}; hand in a table with the columns {listed(n for n, _ in before[0] or [])}")
             return given, []
-        given = given.columns_taken()
-        array, columns = tables.encode(given.x)
         if before and not before[0]:
             raise BadData(_UNNAMED)
+        text = given.text
+        if text is None and self.single:  # not guessed: one record would decide
+            text = tables.text_columns(state.tasks)
+        given = given.columns_taken()
+        array, columns = tables.encode(given.x, text=text)
         differs = tables.disagreement(before[0] or [], columns) if before else ""
         if differs:
             raise BadData(f"the columns differ from those of the active tasks: {differs}")

@@ -59,6 +59,8 @@ def check_id(value: object, what: str = "a person's id") -> str:
     """
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         value = str(int(value))
+    if not isinstance(value, str):
+        raise BadRequest(f"{what} must be a string or an integer, got {type(value).__name__}: {value!r:.80}")
     return _checked(value, what, MAX_ID_LENGTH)
 
 

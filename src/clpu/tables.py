@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,10 +54,13 @@ def take(x: Any, y: Any, ignore: Sequence[str] = (), people: Any = None, records
     return rest, *(columns[value] if isinstance(value, str) else value for value in (y, people, records))
 
 
-def encode(x: Any, wanted: Sequence[Sequence[str]] | None = None) -> tuple[NDArray[np.float64], list[Column]]:
+def encode(
+    x: Any, wanted: Sequence[Sequence[str]] | None = None, text: Collection[str] | None = None
+) -> tuple[NDArray[np.float64], list[Column]]:
     """The numbers of a table (n, inputs), and its columns by name.
 
-    `wanted` are the columns of a task that was learned: they are looked up by name, and others are left alone.
+    `wanted` are the columns of a task that was learned: they are looked up by name, and others are left alone. `text`
+    are the columns of text; if it is not given, the values tell, so that one record may decide.
 
     >>> encode({"b": [1, 2], "a": [0.5, float("nan")]})[0].tolist()
     [[0.5, 1.0], [nan, 2.0]]
@@ -69,10 +72,22 @@ def encode(x: Any, wanted: Sequence[Sequence[str]] | None = None) -> tuple[NDArr
             raise BadData(f"missing column{'s' if len(missing) > 1 else ''} {listed(missing)}; got {listed(columns)}")
         parts = [_encoded(name, columns[name], kind) for name, kind in wanted]
         return np.concatenate(parts, 1), [(name, kind) for name, kind in wanted]
-    found: list[Column] = [(name, _kind(name, columns[name])) for name in sorted(columns)]
+    strange = [name for name in text or () if name not in columns]
+    if strange:
+        raise BadData(f"there is no column {strange[0]!r:.60}; the columns are {listed(columns)}")
+    found: list[Column] = [
+        (name, _kind(name, columns[name]) if text is None else _declared(name, columns[name], text))
+        for name in sorted(columns)
+    ]
     if not found:
         raise BadData("the table has no columns to learn from")
     return np.concatenate([_encoded(name, columns[name], kind) for name, kind in found], 1), found
+
+
+def text_columns(tasks: Mapping[str, Any]) -> list[str]:
+    """The columns of text that a state's tasks were learned from."""
+    columns = (column for task in tasks.values() for column in task.facts.get("columns", []))
+    return list(dict.fromkeys(name for name, kind in columns if kind == "text"))
 
 
 def width(columns: Sequence[Sequence[str]]) -> int:
@@ -104,10 +119,20 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
     names = list(x) if isinstance(x, Mapping) else list(x.columns)
     if len(set(map(str, names))) < len(names):
         raise BadData(f"two columns have the same name among {listed(names)}")
-    columns = {str(name): np.asarray(x[name]) for name in names}
+    columns = {str(name): _array(x[name]) for name in names}
     if len({array.shape for array in columns.values()}) > 1 or any(array.ndim != 1 for array in columns.values()):
         raise BadData("the columns of a table must have the same length, with one value per row")
     return columns
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """A column as an array, in which lists (of people) stay lists, and numbers beside text stay numbers."""
+    kinds = {type(value) for value in values} if isinstance(values, (list, tuple)) else set()
+    if kinds & {list, tuple, set} or (str in kinds and len(kinds) > 1):
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+        return array
+    return np.asarray(values)
 
 
 def _kind(name: str, values: NDArray[Any]) -> str:
@@ -136,6 +161,19 @@ def _kind(name: str, values: NDArray[Any]) -> str:
     return "text"
 
 
+def _declared(name: str, values: NDArray[Any], text: Collection[str]) -> str:
+    """The kind of a column where columns of text are named; others must hold numbers."""
+    if name in text:
+        return "text"
+    if _kind(name, values) == "text":
+        raise BadData(
+            f"column {name!r:.60} holds text, which must be declared where single records can be forgotten, because "
+            "what one of them holds must not decide about the others: "
+            f"text=[{name!r:.60}] (--text-column on the command line)"
+        )
+    return "number"
+
+
 def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
     """One column as numbers (n, 1), or text as (n, 16)."""
     if kind == "number":
@@ -152,7 +190,8 @@ def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
     encoded = np.zeros((len(values), WIDTH))
     for row, value in enumerate(values.tolist()):
         if not _is_missing(value):
-            encoded[row, bucket(name, str(value))] = 1.0
+            whole = isinstance(value, float) and value.is_integer()  # NumPy writes 1 as 1.0 beside a 2.5
+            encoded[row, bucket(name, str(int(value)) if whole else str(value))] = 1.0
     return encoded
 
 
@@ -198,8 +237,10 @@ class Delimited:
     notes: list[str] = field(default_factory=list)
 
 
-def read_delimited(text: str, what: str) -> Delimited:
+def read_delimited(text: str, what: str, verbatim: Collection[str] = ()) -> Delimited:
     """Read comma-, semicolon-, tab- or bar-separated text, with or without a header; `what` names it in messages.
+
+    Columns that are `verbatim` stay text, whatever they look like, with `None` for an empty cell: 007 is not 7.
 
     >>> read_delimited("1.5;red\\n2,5;blue\\n", "a file").columns["1"].tolist()
     [1.5, 2.5]
@@ -226,7 +267,11 @@ def read_delimited(text: str, what: str) -> Delimited:
         raise BadData(f"{what} has no rows below its header")
     if len(set(names)) < len(names) or "" in names:
         raise BadData(f"{what} has a header with empty or repeated names: {listed(names)}")
-    columns = {name: _values([row[i] for row in body], decimal_comma) for i, name in enumerate(names)}
+    columns = {}
+    for i, name in enumerate(names):
+        cells = [row[i] for row in body]
+        as_text = np.array([cell.strip() or None for cell in cells], dtype=object)
+        columns[name] = as_text if name in verbatim else _values(cells, decimal_comma)
     shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
     notes = [] if header else [f"no header found, so columns are named 1 to {count}"]
     return Delimited(columns, header, separator, notes + ([f"separated by {shown}"] if separator != "," else []))

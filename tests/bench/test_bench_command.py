@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clpu import jsonfile
+from clpu.bench.command import say_features
 from clpu.cli import app
 
 
@@ -127,3 +128,11 @@ def test_bad_arguments_are_one_clear_error_and_leave_nothing(tmp_path, monkeypat
     assert re.fullmatch(r"error: \w+: .+\n", result.stderr)
     assert says in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_base_says_how_far_it_is_with_its_features(capsys):
+    for done in range(1, 61):
+        say_features(done, 60)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "Computing the base's features of 60 images, once; they are cached"
+    assert said[1:] == [f"{done} of 60 images" for done in range(6, 61, 6)]

@@ -6,7 +6,7 @@ import pytest
 
 from clpu import BadNetwork, BadSetting
 from clpu.bench.plan import plan
-from clpu.data import BENCHMARKS
+from clpu.data.catalog import BENCHMARKS, DATASETS
 from clpu.runs.plan import known_settings, with_settings
 from clpu.runs.profiles import profile, with_overrides
 
@@ -19,6 +19,26 @@ def test_every_stream_has_every_profile(stream, name):
     chosen = profile(stream, name)
     assert chosen.network == ("resnet18" if "cifar" in stream else "mlp")
     assert chosen.for_method("er", KNOWN["er"])["epochs"] >= 1
+
+
+@pytest.mark.parametrize("stream", BENCHMARKS)
+def test_a_smoke_run_has_some_images_of_each_class(stream):
+    """Images are taken evenly spaced, in the order of the data set: with three per class some class had none."""
+    kind, _, name = stream.partition("-")
+    classes = DATASETS[name].classes // (5 if kind == "split" else 1)
+    assert profile(stream, "smoke").train >= 8 * classes
+
+
+def test_a_smoke_run_does_not_take_the_papers_strengths():
+    for method in ("ewc", "lsf"):
+        strength = profile("split-cifar100", "smoke").for_method(method, {"strength": 0})["strength"]
+        assert strength == profile("split-cifar100", "small").for_method(method, {"strength": 0})["strength"] == 2
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("stream", BENCHMARKS)
+def test_every_smoke_run_can_be_planned(stream):
+    plan(stream, profile(stream, "smoke"), ["seq"], "1R 2T 2F", 1)
 
 
 @pytest.mark.parametrize("stream", BENCHMARKS)

@@ -429,3 +429,30 @@ def test_class_incremental_accuracy_counts_right_pairs_of_task_and_label():
     assert (class_incremental(agent, data) > 0.9).all()
     swapped = [replace(data[0], test_x=data[1].test_x), data[1]]
     assert (class_incremental(agent, swapped) < 0.6).all(), "half of the images are of the other task"
+    agent.forget("2", labels=[3])
+    assert (class_incremental(agent, data) > 0.9).all(), "images of a forgotten label are not asked about"
+
+
+@pytest.mark.parametrize("method", ["clpu-der++", "ridge"])
+def test_class_incremental_accuracy_is_that_of_asking_about_one_image_at_a_time(method):
+    network = ["network=base:random", "features=50"] if method == "ridge" else []
+    made = plan(
+        "split-digits", with_settings(profile("split-digits", "smoke"), network, [method]), [method], "1R 2T 4R 2F", 2
+    )
+    job = next(job for job in made.jobs[method] if job.group == "actual")
+    by_name = {task.name: task for task in made.data}
+    agent = job.agent()
+    for request in Stream(job.requests):
+        brings = str(request) != "2F"
+        agent.handle(request, *((by_name[request.task].train_x, by_name[request.task].train_y) if brings else ()))
+    right = [[] for _ in job.seeds]
+    for name in ("1", "4"):  # what is active at the end
+        for image, label in zip(by_name[name].test_x, by_name[name].test_y.tolist()):
+            for replica, probabilities in enumerate(agent.predict(None, image[None]).tolist()):
+                answers = dict(zip(agent.labels(None), probabilities[0]))
+                del answers[None]
+                right[replica].append(max(answers, key=answers.get) == (name, label))
+    expected = np.array([sum(one) / len(one) for one in right])
+    found = perform(job, made.data).class_incremental
+    assert np.array_equal(found, expected)
+    assert 0.3 < found.mean() < 1, "neither perfect nor chance, so that a mistake would show"

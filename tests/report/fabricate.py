@@ -86,6 +86,9 @@ def result(run: Recipe, method: str, images: int = 40) -> Result:
         bytes=tuple(int(1024 * (character.kilobytes[0] + character.kilobytes[1] * len(now))) for now in alive),
         seconds=tuple(float(s) for s in rng.uniform(5, 20, len(stream)).round(3)),
         forgets=tuple(_forget(run, character, stream, names, number, images, rng) for number in stream.forgets),
+        class_incremental=tuple((character.learns - 0.2 - 0.01 * np.arange(len(run.seeds)) % 0.1).tolist())
+        if run.benchmark.startswith("split-")
+        else (),
     )
 
 

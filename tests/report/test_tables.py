@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 import shutil
@@ -17,8 +18,9 @@ from rich.console import Console
 
 from clpu import metrics
 from clpu.report import paper, tables, terminal
-from clpu.report.html_tables import main_table
-from clpu.report.summary import Estimate, best, summarise
+from clpu.report.html_tables import comparison_table, main_table
+from clpu.report.page import page
+from clpu.report.summary import NAN, Estimate, best, summarise
 from clpu.runs.recipe import MethodAbout
 
 
@@ -29,6 +31,18 @@ def group(paper_run):
 
 def read_csv(groups):
     return list(csv.DictReader(io.StringIO(tables.to_csv(groups))))
+
+
+def latex_page(folder, groups):
+    """Compile a page with the table of these runs, and assert that it fits."""
+    (folder / "table.tex").write_text(tables.to_latex(groups), encoding="utf-8")
+    (folder / "page.tex").write_text(
+        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True)
+    assert b"Overfull" not in done.stdout
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
 
 
 class TestSummary:
@@ -171,6 +185,66 @@ class TestMarkdown:
         assert "Comparison with the paper" not in tables.to_markdown([(run, summarise(run))])
 
 
+class TestClassIncremental:
+    """ER has 75.5, 74.5, 73.5 % with three seeds (`fabricate`); requests end with tasks 1, 2 and 4 active."""
+
+    @pytest.fixture
+    def split(self, make):
+        run = make(benchmark="split-cifar100", methods=["ind", "er", "seq", "my-own"], seeds=3)
+        return run, summarise(run)
+
+    def test_every_table_has_the_column(self, split, capsys):
+        run, rows = split
+        csv_row = next(row for row in read_csv([split]) if row["method"] == "er")
+        assert float(csv_row["class_incremental_acc"]) == pytest.approx(74.5)
+        assert float(csv_row["class_incremental_acc_std"]) == pytest.approx(1)
+        markdown, latex = tables.to_markdown([split]), tables.to_latex([split])
+        assert "| Method | ACC ↑ (%) | CI-ACC ↑ (%) | FM ↓ (%) |" in markdown
+        assert re.search(r"\| ER \| \S+ ± \S+ \| \**74\.50 ± 1\.00", markdown)
+        assert r"Method & ACC $\uparrow$ & CI-ACC $\uparrow$ & FM" in latex
+        assert r"74.50}{\tiny$\,\pm$1.00}" in latex
+        page = main_table(rows)
+        assert page.head[:4] == ["Method", "ACC ↑", "CI-ACC ↑", "FM ↓"]
+        assert page.groups[0] == ("learning", 3)
+        cell = next(line for line in page.lines if line.name == "ER").cells[1]
+        assert (cell.text, cell.spread, cell.label) == ("74.50", "1.00", "CI-ACC ↑")
+        assert sum(columns for _, columns in page.groups) == len(page.head) - 1
+        compared = comparison_table([split, split])
+        assert compared.head[2] == "CI-ACC ↑"
+        assert next(line for line in compared.lines if line.name == "ER").cells[1].text == "74.50"
+        terminal.show([run])
+        assert re.search(r"ER +\S+ ± \S+ +74\.50 ± 1\.00", capsys.readouterr().out)
+
+    def test_the_scenarios_are_named_with_the_tasks_that_it_is_over(self, split, capsys):
+        note = (
+            "ACC is task-incremental: the task of an image is given; mean over all requests. CI-ACC is "
+            "class-incremental: no task is given; measured after the last request, on the 60 classes of the tasks "
+            "active then (1, 2, 4)."
+        )
+        terminal.show([split[0]])
+        assert note in " ".join(capsys.readouterr().out.split())
+        assert note in tables.to_markdown([split])
+        assert note in html.unescape(page([split]))
+
+    def test_it_is_not_shown_where_tasks_have_the_same_labels_nor_where_it_was_not_measured(self, make, group):
+        assert "CI-ACC" not in tables.to_markdown([group]) + tables.to_latex([group]) + page([group])
+        older = make(benchmark="split-cifar10", methods=["er"])
+        rows = [
+            replace(row, metrics={**row.metrics, "class_incremental_acc": Estimate(NAN)}) for row in summarise(older)
+        ]
+        assert "CI-ACC" not in tables.to_markdown([(older, rows)])
+
+    def test_a_method_that_the_paper_lacks_is_not_in_the_comparison(self, split):
+        _, comparison = tables.to_markdown([split]).split("Comparison with the paper")
+        assert "| ER |" in comparison
+        assert "my-own" not in comparison
+
+    @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+    def test_the_latex_table_fits_the_page(self, make, split, group, tmp_path):
+        every = make("all", benchmark="split-cifar10")
+        latex_page(tmp_path, [(every, summarise(every)), split, group])
+
+
 class TestLatex:
     def test_environments_close_and_rows_have_seven_cells(self, group):
         text = tables.to_latex([group, group])
@@ -188,15 +262,7 @@ class TestLatex:
     @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
     def test_compiles_with_booktabs_and_fits_the_page(self, make, group, tmp_path):
         odd = make("50%_{a}&b", methods=["er", "my_own"], seeds=1)
-        (tmp_path / "table.tex").write_text(tables.to_latex([group, (odd, summarise(odd))]), encoding="utf-8")
-        (tmp_path / "page.tex").write_text(
-            r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
-        )
-        done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"], cwd=tmp_path, capture_output=True
-        )
-        assert b"Overfull" not in done.stdout
-        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+        latex_page(tmp_path, [group, (odd, summarise(odd))])
 
 
 class TestTerminal:

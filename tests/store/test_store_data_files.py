@@ -42,12 +42,37 @@ def test_csv_with_the_label_last_or_by_name(tmp_path: Path) -> None:
 
 def test_columns_of_people_and_ids_and_columns_to_leave_out(tmp_path: Path) -> None:
     (tmp_path / "data.tsv").write_text("who\tid\tnote\tx\tkind\nann\t1\ta\t0.5\tyes\nbob\t2\tb\t1.5\tno\n")
-    table = read(tmp_path / "data.tsv", ignore=["note"], people="who", records="id")
+    table = read(tmp_path / "data.tsv", ignore=["note"], people=["who"], records="id")
     assert list(table.x) == ["x"]
-    assert [a.tolist() for a in (table.people, table.records, table.y)] == [["ann", "bob"], [1, 2], ["yes", "no"]]  # type: ignore[union-attr]
+    assert table.people == [["ann"], ["bob"]]
+    assert [a.tolist() for a in (table.records, table.y)] == [["1", "2"], ["yes", "no"]]  # type: ignore[union-attr]
     assert table.notes == ("separated by tabs",)
     with pytest.raises(BadData, match="no column 'nobody'"):
-        read(tmp_path / "data.tsv", people="nobody")
+        read(tmp_path / "data.tsv", people=["nobody"])
+
+
+def test_ids_are_taken_as_they_stand_in_a_file(tmp_path: Path) -> None:
+    """Nobody finds person 007 again who was learned as 7, nor 20260000000000001 as 2.026e16."""
+    rows = ["007,,0001,1,a", "20260000000000001,007,1.50,2,b", ",, x ,3,a"]
+    (tmp_path / "data.csv").write_text("from,to,id,x,kind\n" + "\n".join(rows) + "\n")
+    table = read(tmp_path / "data.csv", people=["from", "to"], records="id")
+    assert table.people == [["007"], ["20260000000000001", "007"], []]
+    assert table.records is not None
+    assert table.records.tolist() == ["0001", "1.50", "x"]
+    assert list(table.x) == ["x"]
+
+
+def test_labels_that_one_person_makes_text_must_be_declared(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("who,x,kind\nann,1,1\nann,2,2\nbob,3,other\n")
+    with pytest.raises(BadData, match="'kind' has numbers such as 1 and text"):
+        read(tmp_path / "data.csv", people=["who"])
+    table = read(tmp_path / "data.csv", people=["who"], text=["kind"])
+    assert table.y is not None
+    assert table.y.tolist() == ["1", "2", "other"]
+    (tmp_path / "without bob.csv").write_text("who,x,kind\nann,1,1\nann,2,2\n")
+    rest = read(tmp_path / "without bob.csv", people=["who"], text=["kind"])
+    assert rest.y is not None
+    assert rest.y.tolist() == ["1", "2"]
 
 
 def test_a_file_without_header_keeps_its_first_row_and_says_so(tmp_path: Path) -> None:

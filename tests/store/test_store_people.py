@@ -75,6 +75,75 @@ def test_records_of_one_task_can_be_forgotten_and_what_is_not_there_is_refused(t
         assert agent.labels("news") == (0,)
 
 
+@pytest.mark.parametrize(
+    "scope", [{"labels": []}, {"records": ()}, {"labels": np.array([], dtype=int)}], ids=["labels", "records", "array"]
+)
+def test_an_empty_list_does_not_forget_the_whole_task(tmp_path: Path, scope: dict[str, object]) -> None:
+    with create(tmp_path / "a", "ridge") as agent:
+        agent.learn("mail", *data("mail")[:2])
+        before = agent.digest()
+        with pytest.raises(clpu.BadRequest, match="names nothing"):
+            agent.forget("mail", **scope)
+        with pytest.raises(clpu.BadRequest, match="names nothing"):
+            agent.forget_with_receipt("mail", **scope)
+        assert agent.digest() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"task": "mail", "labels": []}',
+        '{"task": "mail", "records": []}',
+        '{"task": "mail", "person": null}',
+        '{"task": "mail", "labels": null}',
+        '{"task": null, "person": "ada"}',
+        '{"task": "mail", "labels": "1"}',
+    ],
+)
+def test_a_batch_with_a_condition_that_names_nothing_forgets_nothing(tmp_path: Path, line: str) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    (tmp_path / "batch").write_text(line + "\n")
+    arguments = ["forget", str(store), "--from-file", str(tmp_path / "batch")]
+    result = CliRunner().invoke(app, arguments, env={"CLPU_KEYS": str(tmp_path / "a keys")})
+    assert result.exit_code != 0
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        assert set(agent.tasks) == {"mail", "chat", "news"}
+        assert agent.show("mail")["mail"]["records"] == 30
+
+
+def test_a_batch_is_refused_as_a_whole_if_an_earlier_request_takes_what_a_later_one_names(tmp_path: Path) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    (tmp_path / "batch").write_text('{"person": "ada"}\n{"person": "bob"}\n{"task": "mail", "person": "ada"}\n')
+    arguments = ["forget", str(store), "--from-file", str(tmp_path / "batch")]
+    result = CliRunner().invoke(app, arguments, env={"CLPU_KEYS": str(tmp_path / "a keys")})
+    assert result.exit_code != 0
+    assert "request 3 of 3: nothing is held about person 'ada' in task 'mail'; nothing was forgotten" in result.output
+    with open_store(store, keys=tmp_path / "a keys") as agent:
+        assert agent.show(person="ada")["mail"]["records"] == 12
+
+
+def test_a_dry_run_says_how_many_records_would_go_and_changes_nothing(tmp_path: Path) -> None:
+    store = made(tmp_path / "a", tmp_path / "a keys")
+    before = clone(store, tmp_path / "before")
+    arguments = ["forget", str(store), "--person", "ada", "--dry-run"]
+    result = CliRunner().invoke(app, arguments, env={"CLPU_KEYS": str(tmp_path / "a keys")})
+    assert result.output.startswith("would forget exactly: 36 records, 3 tasks touched, 3 files removed")
+    files = [
+        sorted((p.relative_to(path), p.read_bytes()) for p in path.rglob("*") if p.is_file())
+        for path in (store, before)
+    ]
+    assert files[0] == files[1]
+
+
+def test_records_of_arrays_and_generators_are_in_the_receipt_as_text(tmp_path: Path) -> None:
+    with create(tmp_path / "a", "ridge") as agent:
+        agent.learn("mail", *data("mail")[:2], records=range(30))
+        agent.forget("mail", records=(i for i in (1, 2)))
+        said = agent.forget_with_receipt("mail", records=np.array([3, 4])).statement
+        assert said["scope"] == {"task": "mail", "records": ["3", "4"]}
+        assert agent.show("mail")["mail"]["records"] == 26
+
+
 def test_people_on_the_command_line(tmp_path: Path) -> None:
     """Columns of a table say who a record is about; records are added, shown and forgotten."""
     draws = np.random.default_rng(0)

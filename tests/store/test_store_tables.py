@@ -80,7 +80,19 @@ def test_labels_that_mean_nothing_get_a_warning_and_can_be_learned_again(tmp_pat
 def test_people_are_named_by_a_column(tmp_path: Path, table: Path) -> None:
     store = tmp_path / "store"
     run("init", store, "--method", "ridge")
-    run("learn", store, "sizes", "--data", table, "--person-column", "who", "--record-column", "id")
+    run(
+        "learn",
+        store,
+        "sizes",
+        "--data",
+        table,
+        "--person-column",
+        "who",
+        "--record-column",
+        "id",
+        "--text-column",
+        "colour",
+    )
     run("forget", store, "--person", "p3")
     assert "p3" not in run("status", store, "--json")
 

@@ -82,5 +82,5 @@ BASES = {
 def base_spec(name: str) -> BaseSpec:
     """Return the description of a base; `BadNetwork` lists the names that exist."""
     if name.removeprefix("base:") not in BASES:
-        raise BadNetwork(f"no base {name!r:.60} has files; those that have: {', '.join(BASES)}")
+        raise BadNetwork(f"there is no base {name!r:.60} to download; known: {', '.join(BASES)}")
     return BASES[name.removeprefix("base:")]

@@ -53,7 +53,10 @@ def verify(
         fetch.read(name)
         return "OK, SHA-256 as pinned"
 
-    _each(names or [spec.name for spec in BASES.values() if fetch.is_cached(spec)], one)
+    chosen = names or [spec.name for spec in BASES.values() if fetch.is_cached(spec)]
+    if not chosen:
+        terminal.say("no base is cached")
+    _each(chosen, one)
 
 
 def _each(names: list[str], act: Callable[[str], str]) -> None:

@@ -21,12 +21,14 @@ from clpu.data.loading import load
 from clpu.io import canonical, sha256, write_atomically
 
 _HASH = 16  # bytes
+#: Changes with the hash and the files, so that a table is never read by what does not understand it.
+_FORM = 2
 
 
 def key_of(name: str, weights: str, options: object) -> str:
     """What features depend on besides the record: the base, its settings, torch, and the CPU's instructions."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return sha256(canonical([name, weights, options, torch.__version__, capability]))[:24]
+    return sha256(canonical([name, weights, options, torch.__version__, capability, _FORM]))[:24]
 
 
 def folder(key: str) -> Path:
@@ -52,8 +54,8 @@ def known(key: str) -> dict[bytes, NDArray[np.float32]]:
 
 def hash_of(record: Tensor) -> bytes:
     """A hash of one input's type, shape and bytes."""
-    about = f"{record.dtype} {tuple(record.shape)}".encode()
-    return hashlib.blake2b(record.contiguous().numpy().tobytes(), digest_size=_HASH, salt=about[:16]).digest()
+    about = f"{record.dtype} {tuple(record.shape)}\n".encode()
+    return hashlib.blake2b(about + record.cpu().contiguous().numpy().tobytes(), digest_size=_HASH).digest()
 
 
 def prepare(

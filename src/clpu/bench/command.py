@@ -17,6 +17,14 @@ from clpu.runs.plan import check_methods, command_line, with_settings
 from clpu.runs.profiles import profile as named_profile
 
 
+def say_features(done: int, total: int) -> None:
+    """Say how far a base is with the features of public images, ten times in all."""
+    if done == 1:
+        terminal.say(f"Computing the base's features of {total:,} images, once; they are cached", error=True)
+    elif done % max(1, total // 10) == 0:
+        terminal.say(f"{done:,} of {total:,} images", error=True)
+
+
 def bench(
     benchmark: str,
     profile: str,
@@ -35,7 +43,15 @@ def bench(
         sized = with_settings(base, overrides, [*chosen, *also])
         where = (options.device, command_line(), also, options.threads)
         folder.resume(
-            plan(benchmark, sized, chosen, requests, base.seeds if seeds is None else seeds, *where),
+            plan(
+                benchmark,
+                sized,
+                chosen,
+                requests,
+                base.seeds if seeds is None else seeds,
+                *where,
+                features=None if options.quiet else say_features,
+            ),
             options.mix_machines,
             options.elsewhere,
         )

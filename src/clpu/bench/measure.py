@@ -113,18 +113,24 @@ def perform(
 
 
 def class_incremental(agent: Agent, data: Sequence[TaskData]) -> NDArray[np.float64]:
-    """The share (seed,) of test images of the active tasks whose most likely pair (task, label) is the right one."""
+    """The share (seed,) of test images of the active tasks whose most likely pair (task, label) is the right one.
+
+    "None of these" is not among the answers, and images whose label was forgotten are not among the questions.
+    """
     active = [task for task in data if task.name in agent.tasks]
     if not active:
         return np.empty(0)
     pairs = {pair: column for column, pair in enumerate(agent.labels(None)[:-1])}
     right, count = np.zeros(len(agent.seeds)), 0
     for task in active:
-        wanted = torch.tensor([pairs[task.name, label] for label in task.test_y.tolist()])
-        found = agent.predict(None, task.test_x)[..., :-1].argmax(-1).cpu()
+        wanted = torch.tensor([pairs.get((task.name, label), -1) for label in task.test_y.tolist()])
+        asked, wanted = task.test_x[wanted >= 0], wanted[wanted >= 0]
+        if not len(asked):
+            continue
+        found = agent.predict(None, asked)[..., :-1].argmax(-1).cpu()
         right += (found == wanted).double().sum(-1).numpy()
         count += len(wanted)
-    return right / count
+    return right / count if count else np.empty(0)
 
 
 def _resumed(checkpoint: Path, job: Job) -> JobResult | None:

@@ -84,6 +84,8 @@ class Method(ABC):
     #: Settings that benchmarks use where they differ from the defaults, by data set, or by data set and profile:
     #: {"cifar10": {"beta": 0.5}, "cifar10 small": {"lr": 0.05}}.
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: Settings that cannot differ from task to task.
+    same_for_all_tasks: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -143,6 +143,7 @@ class Ridge(Method):
     forgets = "records"
     default_network = "base:random"
     costs = (0.1, 0, 0.1)
+    same_for_all_tasks = ("expand", "scale")  # one regression is over the rows of all tasks
     Settings = RidgeSettings
 
     @classmethod

@@ -174,13 +174,15 @@ def irr(ijsd: ArrayLike, ajsd: ArrayLike, *, strict: bool = False) -> float:
 
     IRR = |{d in AJSD : d ≤ max(IJSD)}| / |AJSD|        (`strict`: d < max(IJSD), as in the authors' script)
 
-    NaN without pairs. See `irr_resolution` for its resolution with few replicas.
+    NaN without pairs, and with `strict` where all distances are 0, because the method draws nothing: then no distance
+    is smaller than another, which says nothing about forgetting. See `irr_resolution` for its resolution with few
+    replicas.
 
     >>> irr([0.1, 0.2], [0.15, 0.2, 0.3, 0.4]), irr([0.1, 0.2], [0.15, 0.2, 0.3, 0.4], strict=True)
     (0.5, 0.25)
     """
     inner, outer = np.asarray(ijsd, dtype=float), np.asarray(ajsd, dtype=float)
-    if not inner.size or not outer.size:
+    if not inner.size or not outer.size or (strict and not inner.any() and not outer.any()):
         return float("nan")
     return float(np.mean(outer < inner.max() if strict else outer <= inner.max()))
 

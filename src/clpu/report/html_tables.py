@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clpu.report import formatting
-from clpu.report.summary import METRIC_KEYS, PRIVACY, Estimate, Row, best
+from clpu.report.summary import CLASS_INCREMENTAL, PRIVACY, Estimate, Row, best, shown_metrics
 from clpu.report.tables import BOLD, FINE_DIGITS, WITH_SPREAD, Group, excluding, title
 from clpu.results import Result, Run
 
@@ -47,14 +47,15 @@ class Table:
 def main_table(rows: Sequence[Row]) -> Table:
     """Return the paper's table for a run, with the paper's value and the difference below comparable values."""
     compared = any(row.paper for row in rows)
-    groups = [("learning", 2), ("privacy (paper's definition)", 4)]
+    keys = shown_metrics(rows)
+    groups = [("learning", len(keys) - len(PRIVACY)), ("privacy (paper's definition)", 4)]
     groups += [("privacy (authors' script)", 4)] if compared else []
-    winners = {key: best(rows, key, FINE_DIGITS[key]) for key in METRIC_KEYS}
+    winners = {key: best(rows, key, FINE_DIGITS[key]) for key in keys}
     published = {key: best(rows, key, FINE_DIGITS[key], published=True) for key in PRIVACY}
     lines = []
     for row in rows:
         cells = []
-        for key in METRIC_KEYS:
+        for key in keys:
             below = _next_to_paper(row, key) if key in ("acc", "fm") else ()
             cells.append(_metric(key, row.metrics[key], row.method in winners[key], below, title(key)))
         for key in PRIVACY if compared else ():
@@ -69,14 +70,15 @@ def main_table(rows: Sequence[Row]) -> Table:
     )
     if any(row.about.exact for row in rows):
         note += "Methods that forget exactly have their names in bold. "
-    note += "ACC and FM in percent, IJSD and AJSD in nats."
+    accuracies = "ACC, CI-ACC" if CLASS_INCREMENTAL in keys else "ACC"
+    note += f"{accuracies} and FM in percent, IJSD and AJSD in nats."
     if compared:
         note += (
             " The printed privacy metrics sum over different tasks than the definition says, so they are compared with "
             "ours computed in the same way (authors' script). Δ is ours − paper; ✓ marks ACC and FM within the larger "
             "of 0.7 points and twice the paper's standard deviation."
         )
-    head = ["Method", *(title(key) for key in [*METRIC_KEYS, *(PRIVACY if compared else ())])]
+    head = ["Method", *(title(key) for key in [*keys, *(PRIVACY if compared else ())])]
     return Table(head, lines, groups, note, style="main")
 
 
@@ -104,11 +106,12 @@ def _next_to_paper(row: Row, key: str) -> tuple[str, ...]:
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:
-    """Return ACC, FM, JS-ratio and IRR of every method in every run.
+    """Return ACC, CI-ACC where it makes sense, FM, JS-ratio and IRR of every method in every run.
 
     Runs of the same benchmark also show the difference from the first of them.
     """
-    keys = ("acc", "fm", "js_ratio", "irr")
+    shown = shown_metrics([row for _, rows in groups for row in rows])
+    keys = [key for key in shown if key not in ("ijsd", "ajsd")]
     by_run = [{row.method: row for row in rows} for _, rows in groups]
     rows = {method: row for found in reversed(by_run) for method, row in found.items()}
     recorded = {method for run, _ in groups for method in run.recipe.methods_about}

@@ -17,9 +17,11 @@ from clpu.runs.recipe import MethodAbout
 
 NAN = float("nan")
 METRIC_KEYS = ("acc", "fm", "ijsd", "ajsd", "js_ratio", "irr")
+#: Accuracy after the last request on the tasks that are active then, when nobody names the task.
+CLASS_INCREMENTAL = "class_incremental_acc"
 PRIVACY = ("ijsd", "ajsd", "js_ratio", "irr")
 #: Whether more or less of a metric is better; IJSD and AJSD mean something only in comparison with each other.
-BETTER = {"acc": max, "fm": min, "js_ratio": min, "irr": max}
+BETTER = {"acc": max, CLASS_INCREMENTAL: max, "fm": min, "js_ratio": min, "irr": max}
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ class ForgottenAccuracy:
 class Row:
     """One method in one run, as the tables and the page show it; accuracies in percent.
 
-    `metrics` are the paper's six as it defines them, `published` the four privacy metrics as the authors' script
-    computes them; `ijsd` and `ajsd` are the underlying distances; `left` is the accuracy on forgotten tasks, averaged
-    over forget requests.
+    `metrics` are the paper's six as it defines them and class-incremental accuracy, `published` the four privacy
+    metrics as the authors' script computes them; `ijsd` and `ajsd` are the underlying distances; `left` is the accuracy
+    on forgotten tasks, averaged over forget requests.
     """
 
     run: str
@@ -70,8 +72,6 @@ class Row:
     forward: Estimate
     forgotten: Sequence[ForgottenAccuracy]
     left: Estimate
-    #: Class-incremental accuracy: on all active tasks together at the end, when nobody names the task.
-    together: Estimate
     bytes: int
     seconds: float
 
@@ -95,6 +95,17 @@ def summarise(run: Run) -> list[Row]:
     upper_bound = next((method for method in order if run.recipe.about(method).upper_bound), None)
     alone = None if upper_bound is None else _alone(run.results[upper_bound])
     return [_row(run, run.results[method], alone) for method in order]
+
+
+def shown_metrics(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the metrics of a run's tables: the paper's, and class-incremental accuracy where it makes sense.
+
+    That is where tasks have different labels: in the others (`perm-`, `rot-`) a class is an image's label and how the
+    image was changed, and the question is rather what was done to it.
+    """
+    split = [row.metrics[CLASS_INCREMENTAL].value for row in rows if row.benchmark.startswith("split-")]
+    measured = any(not math.isnan(value) for value in split)
+    return ("acc", CLASS_INCREMENTAL, *METRIC_KEYS[1:]) if measured else METRIC_KEYS
 
 
 def best(rows: Sequence[Row], key: str, digits: int, *, published: bool = False) -> set[str]:
@@ -164,6 +175,8 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
             metrics.bootstrap_pairs(inner, across, rng, strict=True),
             strict=True,
         )
+    if result.class_incremental:
+        values[CLASS_INCREMENTAL] = _per_seed(np.array(result.class_incremental), np.random.default_rng(0))
     forgotten = metrics.forgotten_accuracy(result.accuracy, [(f.request - 1, index[f.task]) for f in result.forgets])
     return Row(
         run=run.name,
@@ -171,7 +184,7 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
         method=result.method,
         about=run.recipe.about(result.method),
         seeds=len(run.recipe.seeds),
-        metrics={key: values.get(key, Estimate(NAN)) for key in METRIC_KEYS},
+        metrics={key: values.get(key, Estimate(NAN)) for key in (*METRIC_KEYS, CLASS_INCREMENTAL)},
         published={key: published.get(key, Estimate(NAN)) for key in PRIVACY},
         paper=paper.tables().get((run.recipe.benchmark, result.method), {}),
         ijsd=ijsd,
@@ -192,7 +205,6 @@ def _row(run: Run, result: Result, alone: Floats | None) -> Row:
             for f, after in zip(result.forgets, forgotten)
         ],
         left=_per_seed(np.mean(forgotten, axis=0), rng) if len(forgotten) else Estimate(NAN),
-        together=_per_seed(np.array(result.class_incremental), rng) if result.class_incremental else Estimate(NAN),
         bytes=max(result.bytes, default=0),
         seconds=sum(result.seconds),
     )
@@ -206,11 +218,12 @@ def _per_seed(values: Floats, rng: np.random.Generator) -> Estimate:
 
 def _privacy(ijsd: Floats, ajsd: Floats, intervals: PairIntervals, *, strict: bool) -> dict[str, Estimate]:
     inner = metrics.spread_as_published(ijsd) if strict else deviation(ijsd)
+    rate = metrics.irr(ijsd, ajsd, strict=strict)
     return {
         "ijsd": Estimate(float(ijsd.mean()) if ijsd.size else NAN, inner, *intervals.ijsd),
         "ajsd": Estimate(float(ajsd.mean()), deviation(ajsd), *intervals.ajsd),
         "js_ratio": Estimate(metrics.js_ratio(ijsd, ajsd), NAN, *intervals.js_ratio),
-        "irr": Estimate(metrics.irr(ijsd, ajsd, strict=strict), NAN, *intervals.irr),
+        "irr": Estimate(rate, NAN, *intervals.irr) if not math.isnan(rate) else Estimate(NAN),
     }
 
 

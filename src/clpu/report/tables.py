@@ -11,21 +11,39 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from clpu import metrics
 from clpu.report import formatting
 from clpu.report.machines import keys_of, mixture
-from clpu.report.summary import METRIC_KEYS, PRIVACY, Estimate, Row, best, deviation
+from clpu.report.summary import (
+    CLASS_INCREMENTAL,
+    METRIC_KEYS,
+    PRIVACY,
+    Estimate,
+    Row,
+    best,
+    deviation,
+    shown_metrics,
+)
 from clpu.results import Run
 from clpu.runs.recipe import Recipe
 
-LABELS = {"acc": "ACC", "fm": "FM", "ijsd": "IJSD", "ajsd": "AJSD", "js_ratio": "JS-ratio", "irr": "IRR"}
-ARROWS = {"acc": "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
+LABELS = {
+    "acc": "ACC",
+    CLASS_INCREMENTAL: "CI-ACC",
+    "fm": "FM",
+    "ijsd": "IJSD",
+    "ajsd": "AJSD",
+    "js_ratio": "JS-ratio",
+    "irr": "IRR",
+}
+ARROWS = {"acc": "↑", CLASS_INCREMENTAL: "↑", "fm": "↓", "js_ratio": "↓", "irr": "↑"}
+PERCENT = ("acc", CLASS_INCREMENTAL, "fm")
 #: Digits after the point, as the paper prints.
-DIGITS = {"acc": 2, "fm": 2, "ijsd": 2, "ajsd": 2, "js_ratio": 2, "irr": 2}
+DIGITS = {"acc": 2, CLASS_INCREMENTAL: 2, "fm": 2, "ijsd": 2, "ajsd": 2, "js_ratio": 2, "irr": 2}
 #: One more where small distances would all be printed as 0.01.
 FINE_DIGITS = {**DIGITS, "ijsd": 3, "ajsd": 3}
-WITH_SPREAD = ("acc", "fm", "ijsd", "ajsd")
+WITH_SPREAD = (*PERCENT, "ijsd", "ajsd")
 #: What bold means in every table; see `summary.best`.
 BOLD = "Bold: the best value, and values whose 95% intervals overlap that of the best"
 #: Metrics beyond the paper's six, each with its spread and interval.
-EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc", "class_incremental_acc")
+EXTRA_METRICS = ("backward_transfer", "forward_transfer", "forgotten_acc", CLASS_INCREMENTAL)
 
 Group = tuple[Run, Sequence[Row]]
 
@@ -72,16 +90,24 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
             notes.append(f"Not the paper's settings: {', '.join(recipe.overrides)}.")
         if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
             notes.append("The paper's numbers come from the requests 1R 2T 3T 4R 2R 3F 5T 5F, not from these.")
-    together = [f"{row.label} {row.together.value:.2f}" for row in rows if not math.isnan(row.together.value)]
-    if together and recipe.benchmark.startswith("split-"):
-        notes.append(
-            "ACC is task-incremental: the task of an image is given. Class-incremental, over all active tasks: "
-            f"{', '.join(together)}."
-        )
+    if CLASS_INCREMENTAL in shown_metrics(rows):
+        notes.append(scenarios(run))
     if recipe.network.get("name") == "base:efficientnet-lite0":
         notes.append("The base has seen ImageNet; the paper's networks start from scratch.")
     mixed = mixture(recipe, [row.method for row in rows])
     return [*notes, mixed] if mixed else notes
+
+
+def scenarios(run: Run) -> str:
+    """Say what the two accuracies mean, and over which tasks the class-incremental one is measured."""
+    result = next(iter(run.results.values()))
+    classes = dict(zip(result.tasks, run.recipe.data.classes))
+    active = [task for task in result.tasks if task in result.alive[-1]]
+    return (
+        "ACC is task-incremental: the task of an image is given; mean over all requests. CI-ACC is class-incremental: "
+        f"no task is given; measured after the last request, on the {sum(classes[task] for task in active)} classes of "
+        f"the task{'s' * (len(active) != 1)} active then ({', '.join(active)})."
+    )
 
 
 def csv_columns() -> list[str]:
@@ -112,12 +138,14 @@ def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, str | float]]) -> 
 
 def _csv_row(run: Run, row: Row) -> dict[str, str | float]:
     values: dict[str, str | float] = {"benchmark": row.benchmark, "method": row.method}
-    named = dict(row.metrics) | {f"{key}_as_published": estimate for key, estimate in row.published.items()}
+    named = {key: row.metrics[key] for key in METRIC_KEYS} | {
+        f"{key}_as_published": estimate for key, estimate in row.published.items()
+    }
     for key, estimate in named.items():
         values |= {key: estimate.value, f"{key}_low": estimate.low, f"{key}_high": estimate.high}
         if key.removesuffix("_as_published") in WITH_SPREAD:
             values[f"{key}_std"] = estimate.spread
-    for key, estimate in zip(EXTRA_METRICS, (row.backward, row.forward, row.left, row.together)):
+    for key, estimate in zip(EXTRA_METRICS, (row.backward, row.forward, row.left, row.metrics[CLASS_INCREMENTAL])):
         values |= {key: estimate.value, f"{key}_std": estimate.spread}
         values |= {f"{key}_low": estimate.low, f"{key}_high": estimate.high}
     return values | {
@@ -214,30 +242,28 @@ def _code(text: str) -> str:
 
 
 def _markdown_table(rows: Sequence[Row]) -> str:
-    winners = {key: best(rows, key, FINE_DIGITS[key]) for key in METRIC_KEYS}
+    winners = {key: best(rows, key, FINE_DIGITS[key]) for key in shown_metrics(rows)}
 
     def cell(row: Row, key: str) -> str:
         text = with_spread(row.metrics[key], FINE_DIGITS[key], spread=key in WITH_SPREAD)
         return f"**{text}**" if row.method in winners[key] else text
 
-    return _markdown(rows, cell)
+    return _markdown(rows, winners, cell)
 
 
 def _markdown_comparison(rows: Sequence[Row]) -> str:
     def cell(row: Row, key: str) -> str:
         ours = formatting.number(row.comparable(key).value)
-        if key not in row.paper:
-            return ours
         return f"{ours} / {formatting.number(row.paper[key])} ({formatting.number(row.difference(key), sign=True)})"
 
-    return _markdown(rows, cell)
+    return _markdown([row for row in rows if row.paper], METRIC_KEYS, cell)
 
 
-def _markdown(rows: Sequence[Row], cell: Callable[[Row, str], str]) -> str:
-    titles = [title(key) + (" (%)" if key in ("acc", "fm") else "") for key in METRIC_KEYS]
-    lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(METRIC_KEYS)]
+def _markdown(rows: Sequence[Row], keys: Iterable[str], cell: Callable[[Row, str], str]) -> str:
+    titles = [title(key) + (" (%)" if key in PERCENT else "") for key in keys]
+    lines = ["| Method | " + " | ".join(titles) + " |", "|---|" + "--:|" * len(titles)]
     for row in rows:
-        lines.append("| " + " | ".join([_markdown_text(row.label), *(cell(row, key) for key in METRIC_KEYS)]) + " |")
+        lines.append("| " + " | ".join([_markdown_text(row.label), *(cell(row, key) for key in keys)]) + " |")
     return "\n".join(lines)
 
 
@@ -286,6 +312,8 @@ def to_latex(groups: Sequence[Group]) -> str:
     every = [row for _, rows in groups for row in rows]
     upper_bound = ", excluding the upper bound" if any(row.about.upper_bound for row in every) else ""
     shared = f"Mean and standard deviation over {count} seeds. {tex(BOLD + upper_bound)}."
+    if CLASS_INCREMENTAL in shown_metrics(every):
+        shared += " ACC is task-incremental; CI-ACC is class-incremental, over the tasks active after the last request."
     if any(mixture(run.recipe, [row.method for row in rows]) for run, rows in groups):
         shared += " Rows were computed on machines that compute differently."
     parts.append(_latex_table(groups, f"Continual learning and private unlearning. {shared}", "tab:clpu", False))
@@ -295,25 +323,28 @@ def to_latex(groups: Sequence[Group]) -> str:
 
 
 def _latex_table(groups: Sequence[Group], caption: str, label: str, published: bool) -> str:
+    keys = shown_metrics([row for _, rows in groups for row in rows])
     titles = " & ".join(
-        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in METRIC_KEYS
+        LABELS[key] + {"↑": r" $\uparrow$", "↓": r" $\downarrow$"}.get(ARROWS.get(key, ""), "") for key in keys
     )
     # Small enough for one column of an article.
-    size = r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}"
-    lines = [r"\begin{table}[t]", size, r"  \begin{tabular}{@{}lcccccc@{}}", r"    \toprule"]
+    size, space = ("scriptsize", 1.3) if len(keys) > len(METRIC_KEYS) else ("footnotesize", 3)
+    size = f"  \\centering\\{size}\\setlength{{\\tabcolsep}}{{{space}pt}}"
+    lines = [r"\begin{table}[t]", size, f"  \\begin{{tabular}}{{@{{}}l{'c' * len(keys)}@{{}}}}", r"    \toprule"]
     for number, (run, rows) in enumerate(groups):
         facts = [profile(run.recipe)] if run.recipe.overrides or len(groups) > 1 else []
         facts += [run.name] if len(groups) > 1 else []
         title = formatting.benchmark(run.recipe.benchmark) + (f" ({', '.join(facts)})" if facts else "")
         lines += [r"    \midrule"] if number else []
-        lines += [f"    & \\multicolumn{{6}}{{c}}{{{tex(title)}}} \\\\", r"    \cmidrule(lr){2-7}"]
+        rule = f"    \\cmidrule(lr){{2-{len(keys) + 1}}}"
+        lines += [f"    & \\multicolumn{{{len(keys)}}}{{c}}{{{tex(title)}}} \\\\", rule]
         lines += [f"    Method & {titles} \\\\", r"    \midrule"]
-        winners = {key: best(rows, key, DIGITS[key], published=published and key in PRIVACY) for key in METRIC_KEYS}
+        winners = {key: best(rows, key, DIGITS[key], published=published and key in PRIVACY) for key in keys}
         for row in rows:
             name = tex(row.label) + (" (upper bound)" if row.about.upper_bound else "")
-            cells = [_latex_cell(row, key, row.method in winners[key], published) for key in METRIC_KEYS]
+            cells = [_latex_cell(row, key, row.method in winners[key], published) for key in keys]
             lines.append(f"    {name} & {' & '.join(cells)} \\\\")
-            lines += [r"    \cmidrule(lr){2-7}"] if row.about.upper_bound and len(rows) > 1 else []
+            lines += [rule] if row.about.upper_bound and len(rows) > 1 else []
     lines += [
         r"    \bottomrule",
         r"  \end{tabular}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -11,12 +11,18 @@ from rich.table import Table
 from clpu import terminal
 from clpu.metrics.learning import Floats
 from clpu.report import distinct, formatting
-from clpu.report.summary import METRIC_KEYS, Estimate, Row, best, deviation, paired_differences, summarise
+from clpu.report.summary import (
+    METRIC_KEYS,
+    Estimate,
+    Row,
+    best,
+    deviation,
+    paired_differences,
+    shown_metrics,
+    summarise,
+)
 from clpu.report.tables import DIGITS, WITH_SPREAD, caveats, heading, title, with_spread
 from clpu.results import Run
-
-# Width from which the table has standard deviations.
-_WIDE = 100
 
 
 def show(runs: Sequence[Run], console: Console | None = None) -> None:
@@ -26,7 +32,9 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
         rows = summarise(run)
         name = f"{run.name}: " if len(runs) > 1 else ""
         console.print(terminal.text(name + heading(run), style="bold"))
-        console.print(table(rows, spreads=console.width >= _WIDE))
+        full = table(rows)
+        width = console.measure(full, options=console.options.update(width=1000)).maximum
+        console.print(full if width <= console.width else table(rows, spreads=False))
         if any(row.paper for row in rows):
             console.print(
                 terminal.text("Difference from the paper (ours − paper; privacy metrics as in the authors' script):")
@@ -44,11 +52,11 @@ def show(runs: Sequence[Run], console: Console | None = None) -> None:
 
 def table(rows: Sequence[Row], *, spreads: bool = True) -> Table:
     """Return the metrics of a run as the paper defines them, the best of each column highlighted."""
-    result = _empty()
-    winners = {key: best(rows, key, DIGITS[key]) for key in METRIC_KEYS}
+    winners = {key: best(rows, key, DIGITS[key]) for key in shown_metrics(rows)}
+    result = _empty(winners)
     for row in rows:
         cells = []
-        for key in METRIC_KEYS:
+        for key in winners:
             text = with_spread(row.metrics[key], DIGITS[key], spread=spreads and key in WITH_SPREAD)
             cells.append(terminal.text(text, style="bold green" if row.method in winners[key] else ""))
         result.add_row(terminal.text(row.label), *cells)
@@ -57,7 +65,7 @@ def table(rows: Sequence[Row], *, spreads: bool = True) -> Table:
 
 def differences(rows: Sequence[Row]) -> Table:
     """Return ours − paper, with privacy metrics as in the authors' script."""
-    result = _empty()
+    result = _empty(METRIC_KEYS)
     for row in rows:
         if row.paper:
             cells = (formatting.number(row.difference(key), DIGITS[key], sign=True) for key in METRIC_KEYS)
@@ -78,9 +86,9 @@ def _paired(paired: Mapping[str, Floats], run: Run) -> Table:
     return result
 
 
-def _empty() -> Table:
+def _empty(keys: Iterable[str]) -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     result.add_column("Method", no_wrap=True)
-    for key in METRIC_KEYS:
+    for key in keys:
         result.add_column(terminal.text(title(key)), justify="right", no_wrap=True)
     return result

@@ -8,7 +8,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from clpu.requests import Stream
 from clpu.runs.jobs import TaskData
 from clpu.runs.profiles import Profile, with_overrides
 from clpu.runs.recipe import DataUsed, MethodAbout, Recipe
+from clpu.settings import setting_fields
 
 #: Seeds of the counterfactual group begin here, so that the two groups are independent.
 COUNTERFACTUAL_SEEDS = 1000
@@ -44,10 +45,12 @@ def prepare(
     command: str = "",
     also: Sequence[str] = (),
     threads: int = 1,
+    features: Callable[[int, int], None] | None = None,
 ) -> tuple[Recipe, list[TaskData]]:
     """The recipe and the data of a run; everything that can be checked before the first step is checked.
 
-    `also` are methods of the same run that are not asked for now; the recipe gets their settings too.
+    `also` are methods of the same run that are not asked for now; the recipe gets their settings too. `features` is
+    told how many of a base's features are computed, if they are not cached yet: that takes minutes.
     """
     if not 1 <= seeds <= COUNTERFACTUAL_SEEDS:
         raise BadSetting(f"seeds must be 1 to {COUNTERFACTUAL_SEEDS}, got {seeds}")
@@ -55,7 +58,7 @@ def prepare(
     if not len(asked):
         raise BadSetting("there are no requests; expected something like '1R 2T 2F'")
     data, used = _read_data(benchmark, profile)
-    keep_features(profile.network, used.name)
+    keep_features(profile.network, used.name, profile.settings, features)
     unknown = [task for task in asked.tasks if task not in {d.name for d in data}]
     if unknown:
         names = ", ".join(d.name for d in data)
@@ -118,12 +121,19 @@ def prepare(
     return recipe, data
 
 
-def keep_features(network: str, dataset: str) -> None:
-    """Compute a base's features of public images once, for all jobs."""
+def keep_features(
+    network: str,
+    dataset: str,
+    settings: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Compute a base's features of public images once, for all jobs, with those of these settings that it has."""
     if network.startswith("base:"):
-        base = Blueprint(network, {}, torch.device("cpu")).base
+        known = setting_fields(Blueprint.settings_class(network))
+        given = {name: value for name, value in (settings or {}).items() if name in known}
+        base = Blueprint(network, given, torch.device("cpu")).base
         if isinstance(base, OneAtATime) and base.key:
-            base.keep_public(dataset)
+            base.keep_public(dataset, progress)
 
 
 def _about(method: str) -> MethodAbout:

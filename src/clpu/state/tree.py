@@ -234,6 +234,9 @@ class State(Deriving):
     def shown(self, scope: Scope) -> dict[str, Any]:
         """Return what is held of a scope: by task the number of records, their labels, people and ids."""
         tasks: dict[str, Any] = {}
+        if scope.person is not None and self.about.get("forgets") != "records":
+            method = self.about.get("method")
+            raise BadRequest(f"{method} keeps no single records, so it cannot show those about a person; 'ridge' does")
         if scope.whole_task and not self.tasks[scope.task or ""].people:
             task = self.tasks[scope.task or ""]
             return {scope.task or "": {"status": task.status, "labels": list(task.labels), "bytes": task.size}}
@@ -241,9 +244,10 @@ class State(Deriving):
             records = held.records.chosen(held.chosen)
             found = tasks.setdefault(held.task, {"status": self.tasks[held.task].status, "records": 0})
             found["records"] += len(records)
-            labels = found.setdefault("labels", {})
+            labels = found.get("labels", {})
             for label, count in records.counts().items():
                 labels[label] = labels.get(label, 0) + count
+            found["labels"] = dict(sorted(labels.items()))
             found["people"] = sorted({*found.get("people", []), *held.people})
             found["ids"] = sorted([*found.get("ids", []), *filter(None, records.ids)])
         return tasks

@@ -48,7 +48,7 @@ class Table:
 
     x: Any
     y: Array | None = None
-    people: Array | None = None
+    people: list[list[str]] | None = None
     records: Array | None = None
     notes: tuple[str, ...] = ()
 
@@ -63,14 +63,16 @@ def read(
     label: str | None = None,
     labelled: bool = True,
     ignore: Sequence[str] = (),
-    people: str | None = None,
+    people: Sequence[str] = (),
     records: str | None = None,
+    text: Sequence[str] = (),
     limit: int = LIMIT,
 ) -> Table:
     """Read a file or folder of data.
 
     Of a .csv or .tsv, `label` names the column of labels (the last one by default), `people` and `records` those of the
-    people and ids of records, and `ignore` columns to leave out. With `labelled=False` labels may be missing: a table
+    people and ids of records, which are taken as they stand in the file (an empty cell is nobody), `text` those that
+    stay text, and `ignore` columns to leave out. With `labelled=False` labels may be missing: a table
     then has no column of labels unless `label` names one, and a folder may hold its images directly.
     """
     file = Path(path)
@@ -84,7 +86,7 @@ def read(
         elif file.suffix.lower() == ".npz":
             found = _npz(file, labelled, limit)
         elif file.suffix.lower() in (".csv", ".tsv", ".txt"):
-            return _delimited(file, label, labelled, ignore, people, records, min(limit, TEXT_LIMIT))
+            return _delimited(file, label, labelled, ignore, people, records, text, min(limit, TEXT_LIMIT))
         else:
             raise BadData(f"{file} is neither .npz nor .csv or .tsv nor a folder of images")
     except OSError as error:
@@ -157,24 +159,33 @@ def _delimited(
     label: str | None,
     labelled: bool,
     ignore: Sequence[str],
-    people: str | None,
+    people: Sequence[str],
     records: str | None,
+    text: Sequence[str],
     limit: int,
 ) -> Table:
     if file.stat().st_size > limit:
         raise BadData(f"{file} has more than {limit} bytes, which is much for text; make an .npz file of it")
     try:
-        content = read_delimited(file.read_text(encoding="utf-8-sig"), str(file))
+        verbatim = {*people, *text, *([records] if records else [])}
+        content = read_delimited(file.read_text(encoding="utf-8-sig"), str(file), verbatim)
     except UnicodeDecodeError:
         raise BadData(f"{file} is not a text file in UTF-8") from None
     columns = content.columns
     if label is None and labelled:
         label = list(columns)[-1]
-    x, y, who, ids = take(columns, label, ignore, people, records)
+    x, y, _, ids = take(columns, label, [*ignore, *people], None, records)
+    who = [[one for one in row if one is not None] for row in zip(*(columns[name] for name in people))]
+    if (people or records) and label not in text and y is not None and y.dtype.kind == "O":
+        number = next((cell for cell in y.tolist() if isinstance(cell, str) and cell.lstrip("+-").isdecimal()), None)
+        if number is not None:  # without whoever has the other labels, it would be read as an integer
+            raise BadData(
+                f"column {label!r:.60} has numbers such as {number} and text as labels: give --text-column too"
+            )
     if not x:
         raise BadData(f"{file} has a label column and nothing else")
     labels = None if y is None else read_labels(y)
-    return Table(x, labels, who, ids, tuple(content.notes))
+    return Table(x, labels, who if people else None, ids, tuple(content.notes))
 
 
 def _images(folder: Path, labelled: bool, limit: int) -> Table:

@@ -203,13 +203,10 @@ class DurableAgent(Agent):
 
 
 def _given(task: str | None, scope: dict[str, Any]) -> dict[str, Any]:
-    """A scope as it was given, and as JSON has it."""
-    given = {"task": task, **scope}
-    listed = {
-        name: list(value) if name in ("labels", "records") and value is not None else value
-        for name, value in given.items()
-    }
-    return {name: value for name, value in listed.items() if value is not None}
+    """A scope as it was given, checked, as JSON has it."""
+    given = {name: value for name, value in {"task": task, **scope}.items() if value is not None}
+    found = forgetting.checked(given).keywords()
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _forget_scope(agent: DurableAgent, scope: forgetting.Scope) -> None:

@@ -45,9 +45,15 @@ def checked(scope: Scope) -> Checked:
     unknown = scope.keys() - {"task", "person", "labels", "records"}
     if unknown:
         raise BadRequest(f"a scope has task, person, labels and records, got {', '.join(sorted(unknown))}")
+    empty = [name for name, value in scope.items() if value is None]
+    if empty:  # without this condition, a whole task would match
+        raise BadRequest(f"{empty[0]} has no value; leave it out, or say what to forget")
     if scope.get("task") is None and (scope.get("person") is None or len(scope) > 1):
         raise BadRequest("name a task; only a person is forgotten in every task")
-    return Checked(scope.get("task"), scope.get("person"), scope.get("labels", ()), scope.get("records", ()))
+    made = Checked(scope.get("task"), scope.get("person"), scope.get("labels", ()), scope.get("records", ()))
+    if ("labels" in scope and not made.labels) or ("records" in scope and not made.records):
+        raise BadRequest("an empty list of labels or records names nothing")
+    return made
 
 
 def without(state: State, **scope: Any) -> State:
@@ -64,7 +70,7 @@ def _refuse(state: State, scope: Scope, forgets: str) -> None:
 def with_labels(state: State, scope: Scope) -> Scope:
     """A scope whose labels, given as text, are those of the task: a label may be a number."""
     task = state.tasks.get(scope.get("task", ""))
-    if task is None or "labels" not in scope:
+    if task is None or not isinstance(scope.get("labels"), (list, tuple)):
         return scope
     known = {str(label): label for label in task.labels}
     return {**scope, "labels": [known.get(label, label) for label in scope["labels"]]}
@@ -84,10 +90,13 @@ class Footprint:
     rewritten: tuple[Item, ...]
     bytes: int
     exact: bool
+    #: How many records would go; 0 if the method keeps no single ones.
+    records: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
             "tasks": list(self.tasks),
+            "records": self.records,
             "files_removed": len(self.removed),
             "files_rewritten": len(self.rewritten),
             "keys_destroyed": len(self.removed) + len(self.rewritten),
@@ -104,7 +113,8 @@ def footprint(stored: StoredState, scope: Scope) -> Footprint:
     size = sum(part.leaf.size for part in parts if part.leaf is not None)
     items = tuple(part.item for part in rewritten)
     tasks = tuple(sorted({item[0] for item in [*removed, *items] if item != SHARED}))
-    return Footprint(tasks, tuple(removed), items, size, exact)
+    held = stored.state.held(checked(scope)) if stored.state.about["forgets"] == "records" else []
+    return Footprint(tasks, tuple(removed), items, size, exact, sum(int(one.chosen.sum()) for one in held))
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clpu import terminal
-from clpu.errors import BadReceipt, BadRequest
+from clpu.errors import BadReceipt, BadRequest, Error
 from clpu.options import Load, load_files
 from clpu.store.commands.options import Json, OneTask, Opening, Store, Threads, writes
 from clpu.store.commands.requests import store_request, working_agent
 
 if TYPE_CHECKING:
+    from clpu.state import State
     from clpu.store.forgetting import Order
     from clpu.store.store import Store as OpenStore
 
@@ -113,9 +114,7 @@ def _forget_all(
         if place is not None:
             forgetting.refuse_inside(opened, place)
     if len(orders) > 1:  # a batch with a mistake changes nothing
-        for order, place in zip(orders, places):
-            if place is None or not place.exists():
-                forgetting.footprint(opened.standing, order.scope)
+        _check_batch(state, [order for order, place in zip(orders, places) if place is None or not place.exists()])
     for order, place in zip(orders, places):
 
         def act(scope: Any, order: Order = order) -> None:
@@ -133,7 +132,19 @@ def _forget_all(
     note = "" if exact else f", but only approximately: {method} does not guarantee exact forgetting"
     many = "forgotten" if len(orders) == 1 else f"{len(orders)} requests carried out"
     where = receipt if receipts is None else receipts
-    return f"{many}{note}" + (f"; the receipt is in {where}" if where else "")
+    receipted = "the receipt is" if receipts is None else "receipts are"
+    return f"{many}{note}" + (f"; {receipted} in {where}" if where else "")
+
+
+def _check_batch(state: State, orders: list[Order]) -> None:
+    """Refuse a batch of which a request would be refused after those before it."""
+    from clpu.store import forgetting
+
+    for number, order in enumerate(orders, 1):
+        try:
+            state = forgetting.without(state, **order.scope)
+        except Error as error:
+            raise type(error)(f"request {number} of {len(orders)}: {error}; nothing was forgotten") from None
 
 
 def _place(folder: Path, order: Order) -> Path:
@@ -183,8 +194,9 @@ def _show_footprints(store: Path, opening: Opening, orders: list[Order]) -> None
             rewritten = f", {len(found.rewritten)} rewritten under new keys" if found.rewritten else ""
             kind = "exactly" if found.exact else "approximately"
             tasks, removed = _count(found.tasks, "task"), _count(found.removed, "file")
+            records = f"{_count(range(found.records), 'record')}, " if found.records else ""
             terminal.say(
-                f"would forget {kind}: {tasks} touched, {removed} removed{rewritten}, "
+                f"would forget {kind}: {records}{tasks} touched, {removed} removed{rewritten}, "
                 f"{found.bytes:,} bytes; nothing was changed"
             )
 

@@ -39,8 +39,15 @@ Label = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="A column to leave out; may be repeated.")
 ]
+TextColumn = Annotated[
+    list[str] | None,
+    typer.Option("--text-column", metavar="COLUMN", help="A column that holds text; may be repeated."),
+]
 PersonColumn = Annotated[
-    str | None, typer.Option("--person-column", metavar="COLUMN", help="The column that says who a record is about.")
+    list[str] | None,
+    typer.Option(
+        "--person-column", metavar="COLUMN", help="The column that says who a record is about; may be repeated."
+    ),
 ]
 RecordColumn = Annotated[
     str | None, typer.Option("--record-column", metavar="COLUMN", help="The column with an id of each record.")

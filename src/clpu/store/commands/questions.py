@@ -98,10 +98,11 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], threads: int) -> di
     import numpy as np
 
     from clpu.store.data_files import read
+    from clpu.tables import text_columns
 
     agent = agent_of(opened, threads)
     found = {}
     for name, file in files.items():
-        table = read(file)
+        table = read(file, text=text_columns(opened.standing.state.tasks))
         found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
     return found

@@ -28,6 +28,7 @@ from clpu.store.commands.options import (
     Settings,
     Store,
     Task,
+    TextColumn,
     Threads,
     WorkerCount,
     opens,
@@ -83,6 +84,7 @@ def learn(
     ignore: Ignore = None,
     person: PersonColumn = None,
     record: RecordColumn = None,
+    text: TextColumn = None,
     holdout: Holdout = 0.1,
     epochs: Epochs = None,
     lr: Rate = None,
@@ -98,8 +100,8 @@ def learn(
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
     sharing = Workers(workers, engine, address)
-    table = _read(data, label, ignore, person, record)
-    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
+    table = _read(data, label, ignore, person, record, text)
+    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
 
     def request(agent: DurableAgent) -> str:
         more = {"people": table.people, "records": table.records}
@@ -127,13 +129,13 @@ def add(
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
-    from clpu.store.data_files import read
+    from clpu.tables import text_columns
 
     load_files(load)
     sharing = Workers(workers, engine, address)
-    table = read(data, label=label, ignore=ignore or (), people=person, records=record)
 
     def request(agent: DurableAgent) -> str:
+        table = _read(data, label, ignore, person, record, text_columns(agent.state().tasks))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return f"added {table.examples} records"
 
@@ -149,6 +151,7 @@ def relearn(
     ignore: Ignore = None,
     person: PersonColumn = None,
     record: RecordColumn = None,
+    text: TextColumn = None,
     holdout: Holdout = 0.1,
     epochs: Epochs = None,
     lr: Rate = None,
@@ -164,8 +167,8 @@ def relearn(
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
     sharing = Workers(workers, engine, address)
-    table = _read(data, label, ignore, person, record)
-    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout}
+    table = _read(data, label, ignore, person, record, text)
+    options = _settings(setting, epochs=epochs, lr=lr) | {"holdout": holdout, "text": text}
 
     def request(agent: DurableAgent) -> str:
         outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
@@ -174,11 +177,18 @@ def relearn(
     agent_request(store, opening, threads, request, sharing)
 
 
-def _read(data: Path, label: str | None, ignore: list[str] | None, person: str | None, record: str | None) -> Table:
+def _read(
+    data: Path,
+    label: str | None,
+    ignore: list[str] | None,
+    person: list[str] | None,
+    record: str | None,
+    text: list[str] | None,
+) -> Table:
     """A request's data, before the lock is taken: others may write meanwhile."""
     from clpu.store.data_files import read
 
-    return read(data, label=label, ignore=ignore or (), people=person, records=record)
+    return read(data, label=label, ignore=ignore or (), people=person or (), records=record, text=text or ())
 
 
 def _learned(done: str, table: Table, outcome: Outcome, task: str) -> str:
@@ -234,11 +244,11 @@ def predict(
     from clpu.store.data_files import read
     from clpu.store.output import write_predictions
     from clpu.store.store import Store as OpenStore
+    from clpu.tables import text_columns
 
     load_files(load)
     with OpenStore(store, opening.access(), write=False) as opened:
-        opened.load()
-        table = read(data, label=label, labelled=False)
+        table = read(data, label=label, labelled=False, text=text_columns(opened.load().tasks))
         agent = agent_of(opened, threads)
         write_predictions(agent.predict(task, table.x), agent.classify(task, table.x), agent.labels(task), out)
 
