@@ -353,7 +353,7 @@ def test_without_a_task_one_regression_tells_all_tasks_and_labels_apart():
 
 
 def test_too_many_records_for_64_bits_are_refused(monkeypatch):
-    monkeypatch.setattr("clpu.methods.ridge.LARGEST", 2**30)
+    monkeypatch.setattr("clpu.methods.ridge.MAX_VALUE", 2**30)
     agent = clpu.Agent("ridge")
     before = agent.digest()
     with pytest.raises(clpu.BadData, match="64 bits"):
@@ -396,7 +396,7 @@ def test_a_retry_adds_nothing_twice():
     agent = clpu.Agent("ridge")
     agent.learn("1", x, y, records=range(10))
     before = agent.digest()
-    with pytest.raises(clpu.BadData, match="'3' is there already"):
+    with pytest.raises(clpu.BadData, match="'3' already exists"):
         agent.add("1", x[3:5], y[3:5], records=[3, 77])
     assert agent.digest() == before
     agent.forget("1", records=[3])

@@ -169,7 +169,7 @@ def test_people_on_the_command_line(tmp_path: Path) -> None:
     assert "added 16 records" in run("add", store, "mail", "--data", more, *columns)
     again = CliRunner().invoke(app, ["add", store, "mail", "--data", more, *columns])
     assert again.exit_code != 0
-    assert "there already" in again.output
+    assert "already exists" in again.output
     held = json.loads(run("show", store, "--person", "p1"))["tasks"]["mail"]
     assert held["records"] == 10
     assert held["ids"] == sorted(map(str, range(1, 40, 4)))

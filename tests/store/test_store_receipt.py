@@ -242,7 +242,7 @@ def test_a_receipt_that_nobody_could_read_is_refused_before_anything_is_forgotte
 ) -> None:
     """As H1: a limit that holds for readers only. With many people in a task, a receipt is long."""
     before, file = picture(two), tmp_path / "receipt.json"
-    monkeypatch.setattr("clpu.store.forgetting.LONGEST", 10_000)
+    monkeypatch.setattr("clpu.store.forgetting.MAX_BYTES", 10_000)
     assert "would take more than" in run("forget", two, "2", "--receipt", file, code=1).stderr
     assert picture(two) == before
     assert not file.exists()

@@ -73,7 +73,7 @@ def test_what_is_too_large_is_refused_before_it_is_acknowledged(
 ) -> None:
     """H1: a limit that only readers enforce makes a store that cannot be opened again."""
     before = picture(store)
-    monkeypatch.setattr(sealing, "LONGEST_FILE", 10_000)
+    monkeypatch.setattr(sealing, "MAX_FILE_BYTES", 10_000)
     labels = list(range(10**18, 10**18 + 2000))
     large = synthetic(status, 1)
     large = replace(large, facts={**large.facts, "labels": labels})

@@ -87,7 +87,7 @@ class Bits:
 def compare(
     request: int, stream: str, seeds: Sequence[int], actual: Mapping[str, str], counterfactual: Mapping[str, str]
 ) -> Bits:
-    """Which parts differ, or are there in one and not in the other; `stream` is the counterfactual's.
+    """List the parts that differ, or exist in only one of the two; `stream` is the counterfactual's.
 
     >>> compare(2, "", [0], {"digest": "a", "x": "1"}, {"digest": "b"}).differing
     ('digest', 'x')

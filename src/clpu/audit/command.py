@@ -1,4 +1,4 @@
-"""What `clpu audit` does: plan, estimate the cost, run with progress, print the verdicts."""
+"""The command `clpu audit`: plan, estimate the cost, run with progress, print the verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit found about a method, as plain data: one file per method, checked when read."""
+"""The findings of an audit about a method, as plain data: one file per method, checked when read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clpu.runs.recipe import Recipe, check_method
 
 @dataclass(frozen=True)
 class Attack:
-    """What one attack found at one forget request: its effect with interval and p-value, and further details by name.
+    """One attack's finding at one forget request: its effect with interval and p-value, and further details by name.
 
     `details` are numbers, pairs (low, high) or lists of them. `adjusted` is the p-value corrected for all attacks on
     the method, and `found` whether it is at most the error rate with an interval that excludes chance.

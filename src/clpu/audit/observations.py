@@ -1,4 +1,4 @@
-"""What an auditor observes of a group of runs after a forget request: outputs, features, and what relearning shows."""
+"""Observations of a group of agents after a forget request: outputs, features, and the course of relearning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from clpu.runs.jobs import TaskData, answers
 
 Array = NDArray[np.float32]
 
-#: The name under which a later task is learned to see whether a forgotten one comes back.
+#: The name under which a later task is learned to see whether a forgotten one reappears.
 LATER_TASK = "a later task"
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is observed: test images, training examples attacked, and the steps and stops of relearning."""
+    """The extent of observation: test images, training examples attacked, and the steps and stops of relearning."""
 
     images: int
     members: int
@@ -53,7 +53,7 @@ class Observations:
     confidence  (K, members)                 log p/(1-p) of the right class on the task's training examples
     accuracy    (K,)                         on the test images, right after the forget request
     relearning  (K, stops + 1)               test accuracy while the task is learned again by plain SGD, if it can be
-    relapse     (K,)                         test accuracy after another task was learned
+    relapse     (K,)                         test accuracy after one more task was learned
     """
 
     outputs: Array
@@ -120,7 +120,7 @@ def confidence(logits: Tensor, classes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def features(agent: Agent, task: str, x: Tensor) -> Tensor:
-    """What the body of the network that answers for a task makes of inputs: (K, n, features)."""
+    """Return the features (K, n, features) of inputs in the network that answers for a task."""
     network = agent.network(task, x)
     if network is None:  # a method without a network has nothing to look into
         return torch.zeros(len(agent.seeds), len(x), 0)

@@ -1,4 +1,4 @@
-"""What an audit will do: which agents it trains, what it observes, and what that costs."""
+"""The plan of an audit: which agents it trains, what it observes, and what that costs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from clpu.runs.profiles import Profile
 from clpu.runs.profiles import profile as named_profile
 from clpu.runs.recipe import Recipe
 
-#: What an audit asks of agents by default: all that was learned is forgotten; then tasks are made permanent
-#: and learned, one of them anew, after a forget request, so that what was kept of a forgotten task can come back.
+#: The default requests of an audit: all that was learned is forgotten; then tasks are made permanent
+#: and learned, one of them anew, after a forget request, so that what was kept of a forgotten task can reappear.
 AUDIT_REQUESTS = "clpu-audit"
 #: Of people, so many leave by default.
 PEOPLE_LEAVE = 3
@@ -37,7 +37,7 @@ _SECONDS_PER_PROBE = 0.3
 
 @dataclass(frozen=True)
 class Design:
-    """How much an audit does.
+    """The extent of an audit.
 
     `runs` agents are trained per group, and `pairs` twins are compared bit for bit. `images` test images and `members`
     training examples are observed. Relearning takes a share `relearning` of the original training steps, with `stops`
@@ -59,7 +59,7 @@ class Design:
             raise BadSetting(f"error_rate must be between 0 and 1, got {self.error_rate}")
 
     def sizes(self, steps: int) -> Sizes:
-        """What is observed, where learning a task takes `steps` steps."""
+        """Return the extent of observation, where learning a task takes `steps` steps."""
         return Sizes(self.images, self.members, max(self.stops, round(self.relearning * steps)), self.stops)
 
 
@@ -87,7 +87,7 @@ class AuditPlan(Plan):
 
     @property
     def agents(self) -> int:
-        """How many agents are trained through a stream."""
+        """Count the agents that are trained through a stream."""
         return sum(len(probe.seeds) for probes in self.jobs.values() for probe in probes)
 
     @property
@@ -137,7 +137,7 @@ def probes(
         raise BadSetting(f"nothing is forgotten in the requests {stream}, so there is nothing to audit")
     by_name = {task.name: task for task in data}
     sizes = design.sizes(steps_of(by_name[stream[0].task], settings))
-    # What is learned to see whether a forgotten task comes back must be none that is forgotten.
+    # The task that is learned to see whether a forgotten one reappears must not be a forgotten one.
     forgotten = {stream[n - 1].task for n in stream.forgets}
     leaving = tuple(str(request) for request in stream if request.forgets_records)
     spare = [task.name for task in data if task.name not in stream.tasks]

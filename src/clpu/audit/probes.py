@@ -50,7 +50,7 @@ class Probe(Job):
 
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
-    """What came out: observations, or fingerprints after some requests."""
+    """The result of a probe: observations, or fingerprints after some requests."""
 
     observations: dict[Sight, Observations]
     fingerprints: dict[int, dict[str, str]]
@@ -140,7 +140,7 @@ def work(
     method: type[Method] | None = None,
     network: nn.Module | None = None,
 ) -> None:
-    """What the engine does with a probe: perform it in a process of its own, and save the result.
+    """Perform a probe in its own process, and save the result; called by the engine.
 
     Every probe finds the memory as the first one did. Otherwise, what a method kept outside the state, such as a
     counter on its class, would reach the next probe, and twins could come out equal or different by accident.

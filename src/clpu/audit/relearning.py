@@ -1,4 +1,4 @@
-"""Relearning and relapse: is a forgotten task learned again faster than a new one, and does it come back by itself?
+"""Relearning and relapse: is a forgotten task learned again faster than a new one, and does it reappear by itself?
 
 The fair control is an agent that never saw the task and learns the very same one: same data, same steps.
 """
@@ -65,7 +65,7 @@ def steps_to(curves: ArrayLike, marks: Sequence[int], goal: float) -> NDArray[np
 
 
 def relapse(actual: Observations, counterfactual: Observations) -> Attack:
-    """Accuracy on the forgotten task after another task was learned, against runs that never learned the first."""
+    """Accuracy on the forgotten task after one more task was learned, against runs that never learned the first."""
     details = {
         "accuracy": float(actual.relapse.mean()),
         "accuracy_counterfactual": float(counterfactual.relapse.mean()),

@@ -86,7 +86,7 @@ def combine(plan: Plan, method: str, results: Mapping[str, ProbeResult]) -> Find
     return Findings(method, declared_exact, runs, error_rate, tuple(bits), tuple(forgets)).corrected()
 
 
-#: What makes a run an audit.
+#: The kind of run that is an audit.
 AUDIT = Kind("audit", FINDINGS, decode_findings, work, load, combine)
 
 run = partial(folders.run, AUDIT)

@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdict(findings: Findings) -> Verdict:
-    """What the findings say.
+    """Judge a method by its findings.
 
     Equal bits are a proof, whatever attacks may say: they err at the stated rate. Different bits count as a trace only
     for a method that is declared exact: any other may draw new random numbers, and is judged by attacks.
@@ -117,7 +117,7 @@ def strength(attack: Attack) -> str:
 
 
 def power(findings: Findings) -> str:
-    """What the audit could have found with this number of agents.
+    """Describe what the audit could have found with this number of agents.
 
     >>> power(Findings("seq", False, 32, 0.01, (), ()))[:79]
     'With 32 agents per group, an attack passes the corrected threshold at p ≤ 0.01 '

@@ -1,4 +1,4 @@
-"""What a base is: a frozen, public feature extractor that is never trained and knows nothing private."""
+"""Bases: frozen, public feature extractors that are never trained and know nothing private."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clpu.bases import public
-from clpu.bases.integers import LARGEST, expanded, quantised
+from clpu.bases.integers import MAX_VALUE, expanded, quantised
 from clpu.data.loading import Dataset, Split
 from clpu.data.mails import texts
 from clpu.errors import BadData, BadNetwork
@@ -84,8 +84,8 @@ class Raw(Base):
         missing = flat.isnan()
         flat = flat.masked_fill(missing, 0.0)
         parts = [quantised(flat, gain) for gain in gains]
-        if x.dim() == 2:  # an empty cell of a table says something of its own
-            parts.append(missing.to(torch.int8) * LARGEST)
+        if x.dim() == 2:  # an empty cell of a table carries information too
+            parts.append(missing.to(torch.int8) * MAX_VALUE)
         return torch.cat(parts, 1)
 
 
@@ -116,7 +116,7 @@ class OneAtATime(Base):
     #: One record at a time is looked at.
     network: torch.nn.Module
 
-    #: What features of public data are kept under; nothing is kept without one.
+    #: The key under which features of public data are kept; nothing is kept without one.
     key = ""
 
     def features(self, x: Tensor) -> Tensor:

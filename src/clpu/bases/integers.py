@@ -12,8 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-#: Rows hold integers from -LARGEST to LARGEST.
-LARGEST = 127
+#: Rows hold integers from -MAX_VALUE to MAX_VALUE.
+MAX_VALUE = 127
 #: How many rows are worked on at once.
 ROWS_AT_ONCE = 1024
 
@@ -26,7 +26,7 @@ def quantised(features: Tensor, scale: float, root: bool = False) -> Tensor:
     """
     if root:
         features = features.sign() * features.abs().sqrt()
-    return (features * scale).round().clamp(-LARGEST, LARGEST).to(torch.int8)
+    return (features * scale).round().clamp(-MAX_VALUE, MAX_VALUE).to(torch.int8)
 
 
 def expanded(rows: Tensor, count: int) -> Tensor:
@@ -35,8 +35,8 @@ def expanded(rows: Tensor, count: int) -> Tensor:
     spread = math.sqrt(2 * rows.shape[1] / 3)
     parts = []
     for some in rows.split(ROWS_AT_ONCE):
-        sums = exact_product(some, projection, rows.shape[1] * LARGEST).double() + offsets
-        parts.append((sums / spread).round().clamp(0, LARGEST).to(torch.int8))
+        sums = exact_product(some, projection, rows.shape[1] * MAX_VALUE).double() + offsets
+        parts.append((sums / spread).round().clamp(0, MAX_VALUE).to(torch.int8))
     return torch.cat(parts)
 
 

@@ -23,7 +23,7 @@ from clpu.state import Leaf
 
 @dataclass(frozen=True)
 class ImageSettings:
-    size: int = setting(128, "images are resized to so many pixels a side", at_least=32)
+    size: int = setting(128, "width and height in pixels to which images are resized", at_least=32)
 
 
 @dataclass(frozen=True)

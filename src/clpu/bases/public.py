@@ -27,7 +27,7 @@ _FORM = 2
 
 
 def key_of(name: str, weights: str, options: object) -> str:
-    """What features depend on besides the record: the base, its settings, torch, and the CPU's instructions."""
+    """Hash all that features depend on besides the record: base, settings, torch, and the CPU's instructions."""
     capability = torch.backends.cpu.get_cpu_capability()
     return sha256(canonical([name, weights, options, torch.__version__, capability, _FORM]))[:24]
 

@@ -48,7 +48,7 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
             inside = f"{member.name!r} in {origin}"
             path = PurePosixPath(member.name.replace("\\", "/"))
             if path.is_absolute() or ".." in path.parts:
-                raise UnsafeFile(f"{inside} points outside the archive: the whole archive is refused")
+                raise UnsafeFile(f"{inside} points outside the archive: the archive is refused")
             if count >= _MAX_MEMBERS:
                 raise UnsafeFile(f"{origin} has more than {_MAX_MEMBERS:,} members: refused")
             plain = path.name.removesuffix(".gz")
@@ -58,7 +58,7 @@ def read_tar(stream: IO[bytes] | gzip.GzipFile, wanted: Iterable[RawFile], origi
             if file.total:  # one of many, which folders tell apart
                 plain = f"{path.parent.name}/{plain}"
             if not member.isreg():
-                raise UnsafeFile(f"{inside} is a link or a device, not a file: the whole archive is refused")
+                raise UnsafeFile(f"{inside} is a link or a device, not a file: the archive is refused")
             if plain in found:
                 raise DamagedFile(f"{inside} occurs twice: it is not clear which one is meant")
             if member.size > file.limit:

@@ -135,10 +135,10 @@ def from_pypi(source: Pypi, scratch: Path, progress: Progress) -> Path:
 
 
 @contextmanager
-def scratch_folder(beside: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk as another one; removed afterwards."""
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{beside.name}-", dir=beside.parent) as folder:
+def scratch_folder(near: Path) -> Iterator[Path]:
+    """A temporary folder on the same disk as `near`; removed afterwards."""
+    near.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{near.name}-", dir=near.parent) as folder:
         yield Path(folder)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.linalg import solve_triangular
 
 from clpu.bases.base import OneAtATime
-from clpu.bases.integers import LARGEST, ROWS_AT_ONCE, exact_product, expanded, quantised
+from clpu.bases.integers import MAX_VALUE, ROWS_AT_ONCE, exact_product, expanded, quantised
 from clpu.errors import BadData, BadState
 from clpu.io import canonical
 from clpu.learning.batches import Examples
@@ -80,7 +80,7 @@ class Sums:
         def add() -> None:
             phi = F.pad(torch.cat([rows for rows, _ in waiting]), (0, 1), value=1)
             y = torch.cat([classes for _, classes in waiting])
-            largest = ROWS_AT_ONCE * LARGEST**2
+            largest = ROWS_AT_ONCE * MAX_VALUE**2
             self.gram.add_(exact_product(phi.mT, phi, largest), alpha=sign)
             ones = F.one_hot(y, len(self.labels)).to(torch.int8)
             self.moments.add_(exact_product(phi.mT, ones, largest), alpha=sign)
@@ -172,8 +172,8 @@ class Ridge(Method):
         after = before.with_records(leaves)
         whole = state.with_task(task, after)
         leaves_of_all = [leaf for one in whole.tasks.values() for leaf in one.people.values()]
-        if sum(leaf.specs["y"].shape[0] or 0 for leaf in leaves_of_all) * LARGEST**2 >= 2**63:
-            raise BadData("the sums of so many records would not fit into 64 bits")
+        if sum(leaf.specs["y"].shape[0] or 0 for leaf in leaves_of_all) * MAX_VALUE**2 >= 2**63:
+            raise BadData("the sums of this many records would not fit into 64 bits")
         self.carry(before, after, new.values(), 1)
         return whole
 
@@ -195,7 +195,7 @@ class Ridge(Method):
         return self.answers(x, weights)
 
     def scores(self, state: State, inputs: Mapping[str, Tensor]) -> Tensor:
-        """One regression over the records of all tasks, each task and label being a class of its own.
+        """One regression over the records of all tasks, each task and label being a separate class.
 
         "None of these" is as likely as a class with twice the average score, at most one half.
         """
@@ -250,7 +250,7 @@ class Ridge(Method):
         ids = {one for records in new for one in records.ids}
         repeated = [one for leaf in task.people.values() for one in ids_of(leaf).keys() & ids] if ids else []
         for one in sorted(repeated)[:1]:
-            raise BadData(f"a record with the id {one!r:.60} is there already; nothing was added")
+            raise BadData(f"a record with the id {one!r:.60} already exists; nothing was added")
 
     def sums(self, task: Task) -> Sums:
         """The sums over all records of a task: a cache, made once and then carried along."""
@@ -282,7 +282,7 @@ class Ridge(Method):
             changed = known.changed(list(records), sign)
             after.records.derived("sums", lambda: changed)
 
-    # What saved states are checked by
+    # Schemas of saved states
 
     def people_schema(self, state: State, task: Task) -> Schema:
         return {**SCHEMA, **IDS}

@@ -1,4 +1,4 @@
-"""What the files of a store hold: an agent's state taken apart into parts, and put together again.
+"""The contents of a store's files: an agent's state split into parts, and put together again.
 
 A part is kept and removed as a whole: what tasks share, a task with its facts and its own leaf, or the records of one
 task about one set of people. All that is known of a part is in its file, its name included.
@@ -18,10 +18,10 @@ from clpu.requests import Label, check_name
 from clpu.state import Leaf, Leaves, People, State, Task
 from clpu.state.schema import check_facts
 
-#: What a method can forget exactly, as `clpu.methods.base.Forgets` says; that module needs torch.
+#: The traits of methods, as in `clpu.methods.base.Forgets`; that module needs torch.
 FORGETS = ("nothing", "temporary", "tasks", "records")
 #: No agent of ours comes near these; a store from somebody else may ask for more than the machine has.
-MOST_SEEDS, LARGEST_SIZE, MOST_SIZES = 10_000, 1 << 24, 1000
+MAX_SEEDS, MAX_SIZE, MAX_SIZES = 10_000, 1 << 24, 1000
 
 #: Which part of a state: the task's name (empty for what tasks share), and the people if it is about people.
 Item = tuple[str, People | None]
@@ -101,7 +101,7 @@ def parts_of(name: str, task: Task) -> Iterator[Part]:
 
 
 def is_permanent(state: State, item: Item) -> bool:
-    """Whether a part can never be forgotten, so that its file needs no key of its own.
+    """Whether a part can never be forgotten, so that its file needs no separate key.
 
     What tasks share counts only if forgetting never changes it: an earlier version of it, in a copy of the folder,
     would hold what was forgotten.
@@ -174,12 +174,12 @@ def check_about(about: Mapping[str, Any]) -> None:
         raise BadStore(f"the store must say what the method forgets: one of {', '.join(FORGETS)}")
     if not isinstance(settings, dict):
         raise BadStore("the store's settings are not an object")
-    if not isinstance(seeds, list) or not 1 <= len(seeds) <= MOST_SEEDS or any(type(seed) is not int for seed in seeds):
-        raise BadStore(f"the store's seeds are not a list of at most {MOST_SEEDS:,} integers")
+    if not isinstance(seeds, list) or not 1 <= len(seeds) <= MAX_SEEDS or any(type(seed) is not int for seed in seeds):
+        raise BadStore(f"the store's seeds are not a list of at most {MAX_SEEDS:,} integers")
     for name, value in settings.items():
         sizes = value if isinstance(value, list) else []
-        if len(sizes) > MOST_SIZES or any(type(size) is int and size > LARGEST_SIZE for size in sizes):
-            raise BadStore(f"the setting {name!r:.80} asks for more than any network here has")
+        if len(sizes) > MAX_SIZES or any(type(size) is int and size > MAX_SIZE for size in sizes):
+            raise BadStore(f"the setting {name!r:.80} is larger than any network allows")
 
 
 def check_whole(state: State) -> None:

@@ -28,7 +28,7 @@ TEXT_LIMIT = 256 << 20
 
 Array = np.ndarray[Any, Any]
 
-#: What NumPy and zlib raise at damaged arrays; the header is a Python literal, so Python's parser has a say as well.
+#: Errors of NumPy and zlib at damaged arrays; the header is a Python literal, so Python's parser raises some too.
 _DAMAGE = (
     ValueError,
     TypeError,

@@ -38,7 +38,7 @@ PathLike = str | os.PathLike[str]
 
 
 class DurableAgent(Agent):
-    """An agent that is stored in a folder; `clpu.store.create` makes one, `clpu.store.open` comes back to it.
+    """An agent that is stored in a folder; `clpu.store.create` makes one, `clpu.store.open` opens it again.
 
     A request that returned is on the disk; one that raised changed nothing, unless the error says that the
     request is saved. `close()`, or leaving a `with` block, lets another writer in. A read-only agent follows the

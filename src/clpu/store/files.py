@@ -92,7 +92,7 @@ class Files:
             return []
 
     def about(self, name: str) -> os.stat_result:
-        """What the file system says of a file or folder; `""` is the folder itself."""
+        """Return the file system's record of a file or folder; `""` is the folder itself."""
         with self._folder(name) as (folder, leaf):
             return os.stat(leaf or ".", dir_fd=folder, follow_symlinks=False)
 
@@ -101,7 +101,7 @@ class Files:
         return self.call("open", os.open, name, _READ, dir_fd=self._root)
 
     def signature(self, name: str) -> tuple[int, ...]:
-        """What tells one file from another of the same name that replaced it; empty if there is none."""
+        """Identify a file, so that one of the same name that replaced it differs; empty if there is none."""
         try:
             found = self.about(name)
         except FileNotFoundError:
@@ -125,15 +125,15 @@ class Files:
     # Changes; they are durable after `settle`.
 
     def put(self, name: str, content: bytes, *, wipe: bool = False) -> None:
-        """Replace a file in one step: written beside it, flushed, renamed over it.
+        """Replace a file in one step: written next to it, flushed, renamed over it.
 
-        With `wipe`, the replaced content is then overwritten where it lay on the disk, and so is what a failure leaves.
+        With `wipe`, the replaced content is then overwritten in place on the disk, and so is what a failure leaves.
         """
         self.prepare(name, content, wipe=wipe)
         self.install(name, wipe=wipe)
 
     def prepare(self, name: str, content: bytes, *, wipe: bool = False) -> None:
-        """Write a file beside the one that `install` will replace, so that this needs no more space."""
+        """Write a file next to the one that `install` will replace, so that this needs no more space."""
         with self._folder(name, make=True) as (folder, leaf):
             part = leaf + PART
             self._unlink(folder, part, wipe)
@@ -158,7 +158,7 @@ class Files:
             self._touch(name)
 
     def remove(self, name: str, *, wipe: bool = False) -> None:
-        """Remove a file, if it is there; with `wipe`, its content is first overwritten where it lies on the disk."""
+        """Remove a file, if it exists; with `wipe`, its content is first overwritten in place on the disk."""
         with suppress(FileNotFoundError), self._folder(name) as (folder, leaf):
             self._unlink(folder, leaf, wipe)
             self._touch(name)

@@ -25,9 +25,9 @@ from clpu.store.format import (
     INTENT,
     KEYS,
     LEAVES,
-    LONGEST_FILE,
-    LONGEST_JSON,
     MASTER,
+    MAX_FILE_BYTES,
+    MAX_JSON_BYTES,
     OLD_MANIFEST,
     PERMANENT,
     ROOT,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a reader waits for a writer that is just changing the folder.
 PATIENCE = 5.0
-#: After so many seconds a reader asks writers to pause.
+#: Seconds after which a reader asks writers to pause.
 STARVING = 0.3
 #: Seconds that a writer waits for another one to finish.
 WAIT = 5.0
@@ -62,7 +62,7 @@ WAIT = 5.0
 
 @dataclass(frozen=True)
 class Access:
-    """How to get at a store: where its keys are, what opens them, how long to wait for another writer."""
+    """The access to a store: where its keys are, what opens them, how long to wait for another writer."""
 
     keys: str | os.PathLike[str] | None = None
     unlock: Unlock = field(default_factory=Unlock)
@@ -76,7 +76,7 @@ class Changing(Error):
 
 @dataclass(frozen=True)
 class View:
-    """What a folder holds: the files that count, those of an interrupted request, and what does not fit."""
+    """The content of a folder: the files that count, those of an interrupted request, and what does not fit."""
 
     about: Mapping[str, object]
     keys: Mapping[str, bytes]
@@ -116,7 +116,7 @@ class Folder:
 
     def _read_about(self) -> About:
         try:
-            return About.from_bytes(self.files.read(ABOUT, LONGEST_JSON))
+            return About.from_bytes(self.files.read(ABOUT, MAX_JSON_BYTES))
         except FileNotFoundError:
             if OLD_MANIFEST in self.files.names():
                 check_version(2, 3, str(self.path))
@@ -209,7 +209,7 @@ class Folder:
         return self.load()
 
     def _version(self) -> tuple[object, ...]:
-        """What changes whenever a request is saved, and before it begins."""
+        """Return a mark that changes whenever a request is saved, and before it begins."""
         if self._head is not None:
             os.close(self._head)
             self._head = None
@@ -242,12 +242,12 @@ class Folder:
     def view(self, strict: bool = True) -> View:
         """Find out which files count; `Changing` if a writer is at work just now."""
         try:
-            sealed = self.files.read(INTENT, LONGEST_FILE)
+            sealed = self.files.read(INTENT, MAX_FILE_BYTES)
             intent: Intent | None = Intent.unseal(self.secrets, sealed)
         except FileNotFoundError:
             intent = None
         try:
-            root = self.files.read(ROOT, LONGEST_JSON)
+            root = self.files.read(ROOT, MAX_JSON_BYTES)
         except FileNotFoundError:
             raise BadStore(f"{self.path} is damaged: {ROOT} is missing; restore the store from a copy") from None
         about, expected = read_root(root, self.secrets)
@@ -323,7 +323,7 @@ class Folder:
                 folder, _, name = path.rpartition("/")
                 shards.setdefault(folder, []).append(name)
         for folder, names in shards.items():
-            for name, sealed in self.files.read_all(folder, names, LONGEST_FILE):
+            for name, sealed in self.files.read_all(folder, names, MAX_FILE_BYTES):
                 path = f"{folder}/{name}"
                 # Kept even if a writer is in between, so that a slow reader gets on with each attempt.
                 part = self._parts[path] = Part.from_bytes(self.unsealed(path, name, sealed, view.keys), path)

@@ -30,13 +30,13 @@ from clpu.store.files import refuse_inside
 from clpu.store.format import is_hex
 from clpu.store.keyring import unwrap
 from clpu.store.plan import StoredState, changes
-from clpu.store.receipt import LONGEST, LONGEST_TEXT, Receipt, commitment, read_text, strict_json
+from clpu.store.receipt import MAX_BYTES, MAX_TEXT_LENGTH, Receipt, commitment, read_text, strict_json
 from clpu.store.sealing import sign, signed_by
 from clpu.store.store import Store
 
 #: A receipt says this much that its pending form does not.
 SPARE = 1 << 14
-#: What is forgotten, as `State.without` takes it: task, person, labels, records.
+#: The scope of a forget request, as `State.without` takes it: task, person, labels, records.
 Scope = Mapping[str, Any]
 #: How a scope is forgotten by a method that must be asked.
 Act = Callable[[Scope], None]
@@ -86,7 +86,7 @@ def forget(store: Store, **scope: Any) -> None:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a request to forget would touch, worked out without doing it."""
+    """The parts that a request to forget would change, computed without doing it."""
 
     tasks: tuple[str, ...]
     removed: tuple[Item, ...]
@@ -109,7 +109,7 @@ class Footprint:
 
 
 def footprint(stored: StoredState, scope: Scope) -> Footprint:
-    """What forgetting a scope would touch; the same errors as forgetting it."""
+    """Preview what forgetting a scope would change; the same errors as forgetting it."""
     exact = is_exact(stored.state)
     removed, rewritten = changes(stored, without(stored.state, **scope))
     parts = _parts(stored.state, [*removed, *(part.item for part in rewritten)])
@@ -129,15 +129,15 @@ class Order:
     id: str | None = None
     reason: str | None = None
     requester: str | None = None
-    #: Whether the receipt has the digests of the whole state, which cost a pass over all leaves.
+    #: Whether the receipt has the digests of the complete state, which cost a pass over all leaves.
     digests: bool = False
     threads: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scope", as_json(self.scope))
         for name, text in (("request id", self.id), ("reason", self.reason), ("requester", self.requester)):
-            if text is not None and not 0 < len(text) <= LONGEST_TEXT:
-                raise BadReceipt(f"a {name} has 1 to {LONGEST_TEXT} characters, got {len(text)}")
+            if text is not None and not 0 < len(text) <= MAX_TEXT_LENGTH:
+                raise BadReceipt(f"a {name} has 1 to {MAX_TEXT_LENGTH} characters, got {len(text)}")
 
 
 def forget_with_receipt(store: Store, order: Order, path: Path | None = None, act: Act | None = None) -> Receipt:
@@ -154,8 +154,10 @@ def forget_with_receipt(store: Store, order: Order, path: Path | None = None, ac
     if pending is None:
         pending = _Pending(store, order)
         text = pending.to_json()
-        if len(text) + SPARE > LONGEST:
-            raise BadReceipt(f"the receipt would take more than {LONGEST} bytes; forget in parts, or without a receipt")
+        if len(text) + SPARE > MAX_BYTES:
+            raise BadReceipt(
+                f"the receipt would take more than {MAX_BYTES} bytes; forget in parts, or without a receipt"
+            )
         _write(path, text, new=True)
     try:
         receipt = pending.carry_out(act)
@@ -324,7 +326,7 @@ def _parts(state: State, items: list[Item]) -> list[Part]:
 
 
 def _checked_without(state: State, scope: Scope) -> State:
-    """What goes in any case with an inexact method, which may change more."""
+    """List what an inexact method removes in any case; it may change more."""
     _refuse(state, scope, "nothing")
     return state.without(**scope)
 

@@ -27,8 +27,8 @@ PLACE = "place.json"
 #: The manifest of the formats before this one.
 OLD_MANIFEST = "store.json"
 
-LONGEST_JSON = 1 << 20
-LONGEST_FILE = (1 << 31) - (1 << 20)
+MAX_JSON_BYTES = 1 << 20
+MAX_FILE_BYTES = (1 << 31) - (1 << 20)
 _NAME = re.compile(r"[0-9a-f]{32}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 

@@ -1,4 +1,4 @@
-"""Images from files that come from outside: known formats only, told by their content and measured first."""
+"""Read images from outside: known formats only, recognised by their content and measured first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clpu.errors import BadData, MissingPackage
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 #: Decoders that Pillow may use, whatever a file is called: none of these runs another program.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-#: Data may be so many times larger than their file, and this much more, before they look like a trap.
+#: Data may be this many times larger than their file, plus this much, before they look like a trap.
 RATIO, SPARE = 200, 64 << 20
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ def plain_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def most(stored: int, limit: int) -> int:
-    """The most bytes that data may take once they are unpacked from so many."""
+    """The most bytes that data may take once they are unpacked from a file of this size."""
     return min(limit, RATIO * stored + SPARE)
 
 

@@ -16,7 +16,7 @@ from clpu.store.format import (
     INTENT,
     KEYS,
     LEAVES,
-    LONGEST_FILE,
+    MAX_FILE_BYTES,
     PERMANENT,
     ROOT,
     is_name,
@@ -25,7 +25,7 @@ from clpu.store.format import (
 )
 from clpu.store.store import Store
 
-#: What a report says about a file that is as it should be.
+#: The word of a report about an undamaged file.
 OK = "OK"
 
 
@@ -97,7 +97,7 @@ def _check_files(store: Store, view: View, report: Report) -> None:
     for path in [path_of(LEAVES, name) for name in view.keys] + [path_of(PERMANENT, name) for name in view.permanent]:
         name = path.rpartition("/")[2]
         try:
-            sealed = store.files.read(path, LONGEST_FILE)
+            sealed = store.files.read(path, MAX_FILE_BYTES)
             part = Part.from_bytes(store.unsealed(path, name, sealed, view.keys), path)
             if part.leaf is not None:
                 _ = part.leaf.specs

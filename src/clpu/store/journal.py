@@ -22,8 +22,8 @@ from clpu.store.sealing import public_key, sign, signed_by
 
 FORMAT = "clpu-journal"
 VERSION = 1
-LONGEST = 1 << 30
-#: What the first line commits to in place of a line before it.
+MAX_BYTES = 1 << 30
+#: The hash to which the first line commits in place of a line before it.
 START = "0" * 64
 
 
@@ -86,8 +86,8 @@ class Journal:
     def _read(self, file: int) -> list[str]:
         """Its complete lines."""
         size = os.fstat(file).st_size
-        if size > LONGEST:
-            raise BadReceipt(f"the journal {self.path} has more than {LONGEST} bytes; begin a new one")
+        if size > MAX_BYTES:
+            raise BadReceipt(f"the journal {self.path} has more than {MAX_BYTES} bytes; begin a new one")
         try:
             lines = os.pread(file, size, 0).decode("ascii").splitlines(keepends=True)
         except UnicodeDecodeError:
@@ -136,7 +136,7 @@ def entries_of(text: str) -> list[dict[str, Any]]:
 
 def verify_journal(path: Path, identity: str | None = None, receipts: Path | None = None) -> list[dict[str, Any]]:
     """The entries of a journal, if none is missing or changed, all are by one signer, and every receipt is in it."""
-    text = read_text(path, LONGEST)
+    text = read_text(path, MAX_BYTES)
     if text and not text.endswith("\n"):
         raise BadReceipt(f"the last line of {path} is not complete: an append was interrupted; repeat that request")
     entries = entries_of(text)

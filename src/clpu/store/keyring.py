@@ -14,8 +14,8 @@ from clpu.errors import BadKeys, BadStore
 from clpu.io import canonical
 from clpu.store.files import PART, Files
 from clpu.store.format import (
-    LONGEST_JSON,
     MASTER,
+    MAX_JSON_BYTES,
     PLACE,
     checked_json,
     is_hex,
@@ -119,7 +119,7 @@ class Keyring:
     def _master(self) -> dict[str, object] | None:
         where = self.files.path / MASTER
         try:
-            return _checked(self.files.read(MASTER, LONGEST_JSON), str(where))
+            return _checked(self.files.read(MASTER, MAX_JSON_BYTES), str(where))
         except FileNotFoundError:
             return None
         except PermissionError as error:
@@ -147,7 +147,7 @@ class Keyring:
         if self.here:
             return True
         try:
-            content = _checked(self.files.read(PLACE, LONGEST_JSON), str(self.files.path / PLACE))
+            content = _checked(self.files.read(PLACE, MAX_JSON_BYTES), str(self.files.path / PLACE))
         except FileNotFoundError:
             return False
         return (content.get("device"), content.get("inode")) == place
@@ -191,7 +191,7 @@ class Keyring:
         remove_empty(self.files, "", {name[:2] for name in names})
 
     def parts(self) -> list[str]:
-        """What interrupted writes left."""
+        """List the files that interrupted writes left."""
         top = self.files.names()
         inside = [f"{shard}/{name}" for shard in filter(is_shard, top) for name in self.files.names(shard)]
         return [name for name in [*top, *inside] if name.endswith(PART) and _ours(name.removesuffix(PART))]

@@ -16,7 +16,19 @@ from clpu.io import sync_folder
 from clpu.store.contents import check_about
 from clpu.store.files import PART, Files, failures, make_folders
 from clpu.store.folder import Access
-from clpu.store.format import ABOUT, HEAD, KEYS, LEAVES, LONGEST_JSON, MASTER, OLD_MANIFEST, PLACE, ROOT, About, path_of
+from clpu.store.format import (
+    ABOUT,
+    HEAD,
+    KEYS,
+    LEAVES,
+    MASTER,
+    MAX_JSON_BYTES,
+    OLD_MANIFEST,
+    PLACE,
+    ROOT,
+    About,
+    path_of,
+)
 from clpu.store.keyring import Keyring, Secrets, remove_empty
 from clpu.store.plan import root_bytes
 from clpu.store.store import Store
@@ -40,8 +52,8 @@ def make_store(path: PathLike, about: Mapping[str, Any], access: Access | None =
         _refuse_bad_place(folder, keys)
     master = Secrets.new()
     root = root_bytes(about, (), master)
-    if len(root) > LONGEST_JSON:
-        raise BadStore(f"the description of the agent takes {len(root)} bytes; the limit is {LONGEST_JSON}")
+    if len(root) > MAX_JSON_BYTES:
+        raise BadStore(f"the description of the agent takes {len(root)} bytes; the limit is {MAX_JSON_BYTES}")
     made: list[Path] = []
     with failures(folder, "made"):
         try:
@@ -94,7 +106,7 @@ def _refuse_bad_place(folder: Path, keys: Path) -> None:
     if place in store.parents:
         raise BadKeys(f"{folder} is inside the keys folder {keys}; choose a different path for one of them")
     if place.exists() and not place.is_dir():
-        raise BadKeys(f"{keys} is not a folder; the keys of a store are a folder of their own")
+        raise BadKeys(f"{keys} is not a folder; the keys of a store need a separate folder")
     if not place.parent.is_dir():
         raise BadKeys(f"there is no folder {place.parent} for the keys")
 
@@ -148,7 +160,7 @@ def clone(source: PathLike, target: PathLike, access: Access | None = None, new:
 
 @dataclass(frozen=True)
 class Adopted:
-    """What an adoption dropped: files without their keys (forgotten since), and keys without their files."""
+    """The parts that an adoption dropped: files without their keys (forgotten since), and keys without their files."""
 
     files: int
     keys: int

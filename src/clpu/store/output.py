@@ -1,4 +1,4 @@
-"""What the commands of a durable agent print: tables for people, plain text when piped, JSON for programs."""
+"""The output of the commands of a durable agent: tables for people, plain text when piped, JSON for programs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def exported(state: State, task: str) -> dict[str, Any]:
 
 
 def shown(state: State, task: str | None, person: str) -> dict[str, Any]:
-    """What is held about a person, by task, as JSON."""
+    """Print what is held about a person, by task, as JSON."""
     if task is not None and task not in state.tasks:
         raise UnknownTask(unknown(task, state.tasks))
     return {"person": person, "tasks": state.shown(Scope(task, person))}
@@ -178,9 +178,9 @@ def write_predictions(probabilities: Any, answers: Any, labels: tuple[Any, ...],
 
 
 def with_outcome(done: str, outcome: Outcome, task: str) -> str:
-    """What a request did, and what that did to the examples in memory; with warnings where much was lost.
+    """Report a request and its effect on the examples in memory; with warnings where much was lost.
 
-    Names are shown to people only, in a table: standard output may end in a log, which a forget does not reach.
+    Names are shown to people only, in a table: standard output may end in a log, which forgetting does not reach.
     """
     others = [change for name, change in outcome.memory.items() if name != task]
     shown = []

@@ -1,4 +1,4 @@
-"""What a request changes in a store, worked out before anything is written."""
+"""The changes of a request in a store, computed before anything is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clpu.store.sealing import derived, keyed_name, new_key, seal, seal_always, 
 
 @dataclass(frozen=True)
 class File:
-    """Where a part is: in a file with a key of its own, or in one that can never be forgotten."""
+    """The place of a part: a file with its own key, or one that can never be forgotten."""
 
     name: str
     permanent: bool
@@ -40,7 +40,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class Intent:
-    """What a request is about to change, by the names of the files; recovery completes or undoes it.
+    """The files that a request is about to change, by name; recovery completes or undoes it.
 
     It is complete once every added file has its key and, if anything permanent changes, `root` has this SHA-256.
     """
@@ -113,7 +113,7 @@ def make_plan(old: StoredState, state: State, master: Secrets) -> StorePlan:
 
 
 def changes(old: StoredState, state: State) -> tuple[list[Item], list[Part]]:
-    """What a new state would change: the parts that go, and those that get a new file."""
+    """Compare states: the parts that go, and those that get a new file."""
     return _gone(old, state), _changed(old, state)
 
 
@@ -169,7 +169,7 @@ def permanent_hash(names: Iterable[str]) -> str:
 
 
 def read_root(sealed: bytes, master: Secrets) -> tuple[dict[str, Any], str]:
-    """What `root_bytes` wrote; `BadStore` for anything else."""
+    """Read what `root_bytes` wrote; `BadStore` for anything else."""
     try:
         content = json.loads(open_permanent(master, "root", sealed))
         about, permanent = content["about"], content["permanent"]

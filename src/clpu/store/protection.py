@@ -1,6 +1,6 @@
-"""How the master keys are protected at rest: not at all, by a passphrase, or by a command that you name.
+"""Protect the master keys at rest: not at all, by a passphrase, or by a command that you name.
 
-A command is a key service in a process of its own: it is started with the further argument `wrap` or `unwrap`, reads
+A command is a key service in a separate process: it is started with the further argument `wrap` or `unwrap`, reads
 bytes in base64 from its standard input, and writes the answer in base64 to its standard output. The store never
 remembers the command: who can write to a store must not be able to have a program run.
 """
@@ -30,7 +30,7 @@ LABEL = "master keys"
 
 @dataclass(frozen=True)
 class Unlock:
-    """What opens protected master keys; nothing of it is stored."""
+    """The secret that opens protected master keys; nothing of it is stored."""
 
     passphrase: str | None = None
     command: str | None = None
@@ -83,7 +83,7 @@ def _stretched(passphrase: str, salt: bytes) -> bytes:
 
 
 def _ask(command: str, verb: str, data: bytes) -> bytes:
-    """What a key service answers."""
+    """Ask a key service, and return its answer."""
     try:
         words = [*shlex.split(command), verb]
         done = subprocess.run(words, input=base64.b64encode(data), capture_output=True, timeout=PATIENCE, check=True)

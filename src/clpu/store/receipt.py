@@ -17,15 +17,15 @@ from clpu.errors import BadReceipt, BadStore
 from clpu.io import canonical
 from clpu.store.contents import FORGETS
 from clpu.store.files import failures, open_folder
-from clpu.store.format import ABOUT, LONGEST_JSON, About, is_hex
+from clpu.store.format import ABOUT, MAX_JSON_BYTES, About, is_hex
 from clpu.store.sealing import public_key, sign, signed_by
 
 FORMAT = "clpu-receipt"
 VERSION = 2
 #: Enough for a forget that touches some 300,000 files; a longer receipt is refused before anything is forgotten.
-LONGEST = 64 << 20
-#: What is opaque to us (request id, reason, requester) is not endless.
-LONGEST_TEXT = 1000
+MAX_BYTES = 64 << 20
+#: The limit of texts that are opaque to us (request id, reason, requester).
+MAX_TEXT_LENGTH = 1000
 
 PROVES = (
     "The holder of this store's signing key states that what `scope` names was forgotten between the times given: the "
@@ -61,7 +61,7 @@ _WEAK = {
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT
+    return isinstance(value, str) and 0 < len(value) <= MAX_TEXT_LENGTH
 
 
 def _optional(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -129,7 +129,7 @@ class Receipt:
 
     @classmethod
     def sign(cls, signing: bytes, facts: Mapping[str, Any]) -> Receipt:
-        """Sign facts about a forget, with what it all proves."""
+        """Sign facts about a forget request, with what it all proves."""
         about = {"format": FORMAT, "version": VERSION}
         statement = {**about, **facts, "proves": list(PROVES), "does_not_prove": list(DOES_NOT_PROVE)}
         return cls(statement, public_key(signing), sign(signing, canonical(statement).encode()))
@@ -187,14 +187,14 @@ def _check(statement: Any) -> None:
 
 
 def strict_json(text: str) -> dict[str, Any]:
-    """A JSON object in which no name stands twice; `ValueError` otherwise."""
-    if len(text) > LONGEST:
+    """A JSON object in which no name occurs twice; `ValueError` otherwise."""
+    if len(text) > MAX_BYTES:
         raise ValueError("too long")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise ValueError("a name stands twice")
+            raise ValueError("a name occurs twice")
         return found
 
     content = json.loads(text, object_pairs_hook=once)
@@ -208,7 +208,7 @@ def commitment(salt: bytes, content: bytes) -> str:
     return hmac.digest(salt, hashlib.sha256(content).digest(), hashlib.sha256).hex()
 
 
-def read_text(path: Path, limit: int = LONGEST) -> str:
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     """A small text file from outside; pipes and devices are refused."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -230,7 +230,7 @@ def store_identity(path: Path) -> str:
     with failures(path, "read"):
         files = open_folder(path)
         try:
-            return About.from_bytes(files.read(ABOUT, LONGEST_JSON)).identity
+            return About.from_bytes(files.read(ABOUT, MAX_JSON_BYTES)).identity
         except FileNotFoundError:
             raise BadStore(f"{path} is not a store: {ABOUT} is missing") from None
         finally:

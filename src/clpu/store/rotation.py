@@ -15,8 +15,8 @@ from clpu.store.format import (
     INTENT,
     KEYS,
     LEAVES,
-    LONGEST_JSON,
     MASTER,
+    MAX_JSON_BYTES,
     PLACE,
     About,
     checked_json,
@@ -68,7 +68,7 @@ def export_recovery(path: PathLike, out: Path, access: Access | None = None) -> 
 def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int:
     """Make a store whose keys are lost usable again, with all that can never be forgotten; returns how many tasks.
 
-    What had a key of its own is lost with its key, and its files are removed. The store signs with a new identity.
+    Parts with their own keys are lost with them, and their files are removed. The store signs with a new identity.
     """
     access, folder = access or Access(), Path(path)
     names, permanent, identity = _read_recovery(recovery)
@@ -76,7 +76,7 @@ def recover(path: PathLike, recovery: Path, access: Access | None = None) -> int
         files = open_folder(folder)
         try:
             files.lock(access.wait)
-            about = About.from_bytes(files.read(ABOUT, LONGEST_JSON))
+            about = About.from_bytes(files.read(ABOUT, MAX_JSON_BYTES))
             keys = folder / KEYS if access.keys is None else Path(access.keys)
             if about.identity != identity:
                 raise BadKeys(f"{recovery} belongs to a different store; nothing was changed")

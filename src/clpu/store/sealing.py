@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from clpu.errors import BadStore
-from clpu.store.format import LONGEST_FILE
+from clpu.store.format import MAX_FILE_BYTES
 
 NONCE, TAG = 12, 16
 #: A file is padded to a multiple of this, so that its size reveals little.
@@ -74,8 +74,8 @@ def unseal_always(key: bytes, label: str, sealed: bytes) -> bytes:
 def _framed(data: bytes, overhead: int, step: int) -> bytes:
     size = 8 + len(data)
     size += -(size + overhead) % step
-    if size + overhead > LONGEST_FILE:
-        raise BadStore(f"{len(data)} bytes are too many for one file of a store; the limit is {LONGEST_FILE}")
+    if size + overhead > MAX_FILE_BYTES:
+        raise BadStore(f"{len(data)} bytes are too many for one file of a store; the limit is {MAX_FILE_BYTES}")
     return (len(data).to_bytes(8, "little") + data).ljust(size, b"\0")
 
 

@@ -22,9 +22,9 @@ from clpu.store.format import (
     HEAD,
     INTENT,
     LEAVES,
-    LONGEST_FILE,
-    LONGEST_JSON,
     MASTER,
+    MAX_FILE_BYTES,
+    MAX_JSON_BYTES,
     PERMANENT,
     PLACE,
     ROOT,
@@ -248,9 +248,9 @@ class Store(Folder):
             self.keyring.put(self.secrets, {name: unwrap(self.secrets, name, entry)})
         for name in sorted(self._scan(PERMANENT)):
             path, label = path_of(PERMANENT, name), f"permanent {name}"
-            content = open_permanent(self.secrets, label, self.files.read(path, LONGEST_FILE))
+            content = open_permanent(self.secrets, label, self.files.read(path, MAX_FILE_BYTES))
             self.files.put(path, seal_always(self.secrets.permanent[-1], label, content))
-        about, _ = read_root(self.files.read(ROOT, LONGEST_JSON), self.secrets)
+        about, _ = read_root(self.files.read(ROOT, MAX_JSON_BYTES), self.secrets)
         self.files.put(ROOT, root_bytes(about, [File(name, True) for name in self._scan(PERMANENT)], self.secrets))
         self.files.settle()
         last = replace(self.secrets, permanent=self.secrets.permanent[-1:], wrapping=self.secrets.wrapping[-1:])

@@ -34,7 +34,7 @@ Journal = Annotated[
 ]
 Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Goes into the receipt as it is.")]
 Digests = Annotated[
-    bool, typer.Option("--digests", help="Put the digests of the whole state into the receipt; takes a pass over it.")
+    bool, typer.Option("--digests", help="Put the digests of the full state into the receipt; takes a pass over it.")
 ]
 
 

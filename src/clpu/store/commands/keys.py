@@ -27,7 +27,7 @@ def clone(
 
     access = opening.access()
     tasks = clone_store(store, new, access, Access(new_keys, access.unlock))
-    terminal.say(f"{new} is ready: a store of its own with {tasks} tasks")
+    terminal.say(f"{new} is ready: an independent store with {tasks} tasks")
 
 
 @writes

@@ -84,7 +84,7 @@ Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to
 
 @dataclass(frozen=True)
 class Opening:
-    """How a command gets at its store, as it was asked to."""
+    """Return the access to a store that a command was asked for."""
 
     keys: Keys = None
     passphrase_file: PassphraseFile = None

@@ -159,7 +159,7 @@ def add(
     load: Load = None,
     opening: Opening,
 ) -> None:
-    """Add records to a task, with a method that forgets records; one whose id is there already is refused."""
+    """Add records to a task, with a method that forgets records; an id that already exists is refused."""
     from clpu.tables import text_columns
 
     load_files(load)
@@ -196,7 +196,7 @@ def relearn(
 
 
 def _learned(done: str, table: Table, outcome: Outcome, task: str, holdout: float) -> str:
-    """What was learned and from what, how good it is, and what that did to other tasks."""
+    """Report what was learned and from what, how good it is, and the effect on other tasks."""
     from clpu.store.output import with_outcome
 
     held = outcome.held_out
@@ -291,7 +291,7 @@ def export(
 def store_request(store: Path, opening: Opening, request: Callable[[OpenStore], str]) -> None:
     """Handle one request; Ctrl-C undoes it unless it is saved already.
 
-    The message on success names no task: standard output may end in a log, which a forget does not reach.
+    The message on success names no task: standard output may end in a log, which forgetting does not reach.
     """
     from clpu.store.store import Store as OpenStore
 
