@@ -100,10 +100,12 @@ def rows_of(run):
 
 
 def section(page, begin):
-    """A page from a heading on."""
+    """A page's section: from a heading to the next one of the same level or above."""
     text = (ROOT / page).read_text(encoding="utf-8").replace("\N{MINUS SIGN}", "-")
     assert begin in text
-    return text[text.index(begin) :]
+    start, level = text.index(begin), len(begin) - len(begin.lstrip("#"))
+    end = re.compile(rf"^#{{1,{level}}} ", re.MULTILINE).search(text, start + len(begin))
+    return text[start : end.start() if end else None]
 
 
 def test_the_numbers_of_clpu_live_are_those_of_its_runs():

@@ -318,7 +318,7 @@ def test_a_run_without_records_is_resumed_with_the_flag_only(folder):
 
 
 def test_an_old_run_of_this_project_says_that_its_machine_was_not_recorded():
-    made = read_run(ROOT / "reproduction" / "rot-mnist-paper")
+    made = read_run(ROOT / "reproduction" / "split-cifar10-small")
     assert made.recipe.machines_of("seq") == [None]
 
 
