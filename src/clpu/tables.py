@@ -333,7 +333,7 @@ def read_delimited(text: str, what: str, verbatim: Collection[str] = ()) -> Deli
         columns[name] = as_text if name in verbatim else _values(cells, decimal_comma)
     shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
     notes += [f"separated by {shown}"] if separator != "," else []
-    notes += [_about_mixed(name, values, decimal_comma) for name, values in columns.items()]
+    notes += [_about_mixed(name, values, decimal_comma) for name, values in columns.items() if name not in verbatim]
     return Delimited(columns, header, separator, [note for note in notes if note])
 
 

@@ -1,8 +1,8 @@
-"""init, learn, relearn, keep, predict and export: what needs the agent's method."""
+"""init, learn, add, relearn, keep, predict and export: what needs the agent's method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +55,24 @@ class Reading:
     person: PersonColumn = None
     record: RecordColumn = None
 
-    def table(self, text: list[str] | None) -> Table:
-        """Read a request's data, and print at once how the file was read."""
-        from clpu.store.data_files import read
+    def table(self, tasks: Mapping[str, Any], text: list[str] | None = None, labels: type | None = None) -> Table:
+        """Read a request's data, and print at once how the file was read.
 
-        who, ids = self.person or (), self.record
-        table = read(self.data, label=self.label, ignore=self.ignore or (), people=who, records=ids, text=text or ())
+        Columns that were declared or that hold text in these tasks stay text, whatever is in the file; so do labels, if
+        those that the task has are text.
+        """
+        from clpu.store.data_files import read
+        from clpu.tables import text_columns
+
+        table = read(
+            self.data,
+            label=self.label,
+            ignore=self.ignore or (),
+            people=self.person or (),
+            records=self.record,
+            text=[*(text or ()), *text_columns(tasks)],
+            labels=labels,
+        )
         for note in table.notes:
             terminal.say(f"note: {note}", error=True)
         return table
@@ -76,9 +88,10 @@ class Training:
     lr: Rate = None
     setting: Settings = None
 
-    def options(self) -> dict[str, Any]:
+    def options(self, table: Table) -> dict[str, Any]:
         settings = _settings(self.setting, epochs=self.epochs, lr=self.lr)
-        return settings | {"holdout": self.holdout, "text": self.text}
+        text = [name for name in self.text or () if name != table.label]
+        return settings | {"holdout": self.holdout, "text": text or None}
 
 
 @dataclass(frozen=True)
@@ -138,11 +151,12 @@ def learn(
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
-    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
+    sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        more = {"people": table.people, "records": table.records}
-        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
+        table = reading.table(agent.state().tasks, training.text)
+        more = {"people": table.people, "records": table.records, **training.options(table)}
+        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more)
         done = "learned temporarily" if temporary else "learned permanently"
         return lambda: _learned(done, table, outcome, task, training.holdout)
 
@@ -160,13 +174,11 @@ def add(
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; an id that already exists is refused."""
-    from clpu.tables import text_columns
-
     load_files(load)
     sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = reading.table(text_columns(agent.state().tasks))
+        table = reading.table(agent.state().tasks, labels=type(agent.labels(task)[0]))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return lambda: f"added {table.examples} records"
 
@@ -186,10 +198,12 @@ def relearn(
 ) -> None:
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
-    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
+    sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
+        table = reading.table(agent.state().without(task).tasks, training.text)
+        more = {"people": table.people, "records": table.records, **training.options(table)}
+        outcome = agent.relearn(task, table.x, table.y, **more)
         return lambda: _learned("learned again", table, outcome, task, training.holdout)
 
     agent_request(store, opening, computing.threads, request, sharing)
