@@ -88,3 +88,19 @@ def test_labels_of_a_data_set_are_of_one_type() -> None:
     for labels in ((1, "x"), (True, 2)):
         with pytest.raises(Error, match="labels must be all integers"):
             Agent("ridge").learn("1", Pairs([(np.ones(4), label) for label in labels]))
+
+
+class AnyWidth(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x.mean(-1), x.amax(-1)], -1)
+
+
+def test_records_that_are_added_are_scaled_as_those_before() -> None:
+    x, y = np.array([[1.0, 2000.0], [np.nan, 3.0], [5.0, 0.01], [0.2, np.nan]]), ["a", "b", "a", "b"]
+    whole, added = (Agent("ridge", AnyWidth(), scaling="fixed") for _ in range(2))
+    whole.learn("1", x, y)
+    added.learn("1", x[:2], y[:2])
+    added.add("1", x[2:], y[2:])
+    assert added.digest() == whole.digest()
+    with pytest.raises(BadData, match="these are bytes"):
+        added.add("1", np.ones((1, 2), np.uint8), ["a"])
