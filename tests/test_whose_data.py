@@ -104,3 +104,14 @@ def test_records_that_are_added_are_scaled_as_those_before() -> None:
     assert added.digest() == whole.digest()
     with pytest.raises(BadData, match="these are bytes"):
         added.add("1", np.ones((1, 2), np.uint8), ["a"])
+
+
+@pytest.mark.parametrize("first", [np.uint8, np.float64])
+def test_fixed_scaling_takes_bytes_or_numbers(first: type) -> None:
+    other = np.float64 if first is np.uint8 else np.uint8
+    agent = Agent("ridge", AnyWidth(), scaling="fixed")
+    x = np.arange(12).reshape(3, 4)
+    agent.learn("1", x.astype(first), ["a", "b", "a"])
+    with pytest.raises(BadData, match="or none are"):
+        agent.learn("2", x.astype(other), ["a", "b", "a"])
+    assert agent.predict("1", x.astype(first)).shape == (3, 2)

@@ -74,6 +74,12 @@ class Intake:
         data = self._examples(state, given, kind)
         taught, held = self._split(data, holdout, seed, task)
         scaling = self._new_scaling(kind, taught.x)
+        if kind == "fixed" and any(
+            (one.facts.get("scaling") is None) != (scaling is None) for one in state.tasks.values()
+        ):
+            raise BadData(
+                "with scaling='fixed', the inputs of all tasks are bytes, which stand for pixels, or none are"
+            )
         base = self.blueprint.base
         # The features that a method sees do not say what shape inputs have.
         shape = Inputs(data.shape).to_json() if base is not None and base.one_shape else None
