@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,27 +55,28 @@ class Reading:
     person: PersonColumn = None
     record: RecordColumn = None
 
-    def table(self, tasks: Mapping[str, Any], text: list[str] | None = None, labels: type | None = None) -> Table:
+    def table(self, text: Sequence[str] | None = None, labels: type | None = None) -> Table:
         """Read a request's data, and print at once how the file was read.
 
-        Columns that were declared or that hold text in these tasks stay text, whatever is in the file; so do labels, if
-        those that the task has are text.
+        Columns of text stay text, whatever is in the file; so do labels, if those that the task has are text.
         """
-        from clpu.store.data_files import read
-        from clpu.tables import text_columns
-
-        table = read(
-            self.data,
-            label=self.label,
-            ignore=self.ignore or (),
-            people=self.person or (),
-            records=self.record,
-            text=[*(text or ()), *text_columns(tasks)],
-            labels=labels,
-        )
+        table = self._read(text or (), labels)
         for note in table.notes:
             terminal.say(f"note: {note}", error=True)
         return table
+
+    def as_in(self, tasks: Mapping[str, Any], table: Table, text: Sequence[str] | None) -> Table:
+        """A table as it was read or, if further columns hold text in these tasks, with those columns read as text."""
+        from clpu.tables import text_columns
+
+        wanted = {*(text or ()), *text_columns(tasks)}
+        return self._read(sorted(wanted)) if wanted - {*(text or ())} else table
+
+    def _read(self, text: Sequence[str], labels: type | None = None) -> Table:
+        from clpu.store.data_files import read
+
+        who, ids, ignore = self.person or (), self.record, self.ignore or ()
+        return read(self.data, label=self.label, ignore=ignore, people=who, records=ids, text=text, labels=labels)
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,10 @@ def learn(
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
-    sharing = computing.sharing()
+    read, sharing = reading.table(training.text), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = reading.table(agent.state().tasks, training.text)
+        table = reading.as_in(agent.state().tasks, read, training.text)
         more = {"people": table.people, "records": table.records, **training.options(table)}
         outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more)
         done = "learned temporarily" if temporary else "learned permanently"
@@ -174,11 +175,13 @@ def add(
     opening: Opening,
 ) -> None:
     """Add records to a task, with a method that forgets records; an id that already exists is refused."""
+    from clpu.tables import text_columns
+
     load_files(load)
     sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = reading.table(agent.state().tasks, labels=type(agent.labels(task)[0]))
+        table = reading.table(text_columns(agent.state().tasks), type(agent.labels(task)[0]))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return lambda: f"added {table.examples} records"
 
@@ -198,10 +201,10 @@ def relearn(
 ) -> None:
     """Learn a task again from different data, as if the first time had not been."""
     load_files(load)
-    sharing = computing.sharing()
+    read, sharing = reading.table(training.text), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = reading.table(agent.state().without(task).tasks, training.text)
+        table = reading.as_in(agent.state().without(task).tasks, read, training.text)
         more = {"people": table.people, "records": table.records, **training.options(table)}
         outcome = agent.relearn(task, table.x, table.y, **more)
         return lambda: _learned("learned again", table, outcome, task, training.holdout)
