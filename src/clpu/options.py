@@ -33,21 +33,21 @@ Requests = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         help="Requests, such as '1R 2T 2F' or '1R @p7F', or the name of a known stream.",
-        show_default="bench: clpu-2022, audit: clpu-audit; of people: all are learned, some leave",
+        show_default="bench: clpu-2022, audit: clpu-audit; with people: learn all, then some leave",
     ),
 ]
 Workers = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(help="Worker processes.", show_default="cores"),
 ]
-Threads = Annotated[int, typer.Option(help="Threads per agent. The numbers depend on it.")]
+Threads = Annotated[int, typer.Option(help="Threads per agent. Results depend on it.")]
 Overrides = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--set", help="Override a setting: key=value or method.key=value; may be repeated."),
 ]
 MixMachines = Annotated[
     bool,
-    typer.Option("--mix-machines", help="Resume although this machine computes differently; the report shows it."),
+    typer.Option("--mix-machines", help="Resume even if this machine computes differently; the report shows it."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress, only the result.")]
 Nice = Annotated[bool, typer.Option("--nice", help="Run the workers at the lowest priority.")]

@@ -12,12 +12,12 @@ from clpu import terminal
 from clpu.bases.catalog import BASES, base_spec
 from clpu.errors import Error
 
-app = typer.Typer(no_args_is_help=True, help="Frozen public networks whose features methods build on.")
+app = typer.Typer(no_args_is_help=True, help="List, download and verify frozen public networks (bases).")
 
 
 @app.command("list")
 def list_bases() -> None:
-    """List the bases, and say which are cached."""
+    """List the bases and whether they are cached."""
     from clpu.bases.fetch import is_cached
 
     rows = [
@@ -35,9 +35,9 @@ def list_bases() -> None:
 
 @app.command()
 def get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="As `clpu bases list` shows them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names as `clpu bases list` shows them.")],
 ) -> None:
-    """Download bases and verify them; afterwards nothing is downloaded again."""
+    """Download and verify bases; cached ones are not downloaded again."""
     from clpu.bases import fetch
 
     def one(name: str) -> str:
@@ -49,7 +49,9 @@ def get(
 
 @app.command()
 def verify(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="By default all cached.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Names; by default all cached bases.")
+    ] = None,
 ) -> None:
     """Compare every cached byte with the pinned checksums."""
     from clpu.bases import fetch

@@ -47,7 +47,7 @@ def demo(
     method: str = typer.Option(DEFAULT_METHOD, help="The method; `clpu methods` lists them."),
     stream: str = typer.Option("clpu-2022", "--requests", help="Requests, such as '1R 2T 2F', for tasks 1 to 5."),
     seed: int = typer.Option(0, help="The agent's seed."),
-    threads: int = typer.Option(1, help="Threads to compute with. A different number may give different digests."),
+    threads: int = typer.Option(1, help="Number of threads. A different number may give different digests."),
     load: Load = None,
 ) -> None:
     """Watch an agent learn five rotations of handwritten digits, forget two, and prove that nothing is left."""

@@ -100,7 +100,8 @@ def _axes(canvas: Canvas, stream: Stream, x: Scale, y: Scale, chance: Sequence[f
         for t, request in enumerate(stream):
             named = str(request.scope) if request.forgets_records else request.task
             text = short(named, 4) + request.instruction.value
-            left, right = x(t) - text_width(text, 10) / 2, x(t) + text_width(text, 10) / 2
+            half = text_width(text, 10) / 2 + 3
+            left, right = x(t) - half, x(t) + half
             if (request.instruction is Instruction.FORGET) is forget and all(left > b or right < a for a, b in shown):
                 shown.append((left, right))
                 canvas.text(x(t), _HEIGHT - _BOTTOM + 15, text, "tick forget" if forget else "tick", "middle")

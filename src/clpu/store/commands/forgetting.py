@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clpu.store.store import Store as OpenStore
 
 ReceiptFile = Annotated[
-    Path | None, typer.Option("--receipt", metavar="FILE", help="Write a signed receipt to FILE, before forgetting.")
+    Path | None, typer.Option("--receipt", metavar="FILE", help="Write a signed receipt to FILE before forgetting.")
 ]
 Receipts = Annotated[
     Path | None, typer.Option("--receipts", metavar="FOLDER", help="Write a receipt for each request to FOLDER.")
@@ -32,9 +32,9 @@ Receipts = Annotated[
 Journal = Annotated[
     Path | None, typer.Option("--journal", metavar="FILE", help="Append each receipt's hash to this journal.")
 ]
-Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="Goes into the receipt as it is.")]
+Reason = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason, copied into the receipt.")]
 Digests = Annotated[
-    bool, typer.Option("--digests", help="Put the digests of the full state into the receipt; takes a pass over it.")
+    bool, typer.Option("--digests", help="Add digests of the full state to the receipt; reads the whole state.")
 ]
 
 
@@ -44,12 +44,11 @@ def forget(
     task: OneTask = None,
     from_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="One request per line: a task's name, or JSON (task, id, reason, requester)."
-        ),
+        typer.Option(metavar="FILE", help="One request per line: a task name, or JSON (task, id, reason, requester)."),
     ] = None,
     person: Annotated[
-        str | None, typer.Option(metavar="ID", help="Forget this person's records: in the task, or in every task.")
+        str | None,
+        typer.Option(metavar="ID", help="Forget this person's records in the task or, without a task, in all tasks."),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="LABEL", help="Forget a label of the task; may be repeated.")
@@ -62,18 +61,20 @@ def forget(
     journal: Journal = None,
     id: Annotated[
         str | None,
-        typer.Option("--id", metavar="TEXT", help="The request's id: asked again, it gives the same receipt."),
+        typer.Option("--id", metavar="TEXT", help="The request's id; repeating the request returns the same receipt."),
     ] = None,
     reason: Reason = None,
-    requester: Annotated[str | None, typer.Option(metavar="TEXT", help="Goes into the receipt as it is.")] = None,
+    requester: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The requester, copied into the receipt.")
+    ] = None,
     digests: Digests = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be touched, and forget nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, but forget nothing.")] = False,
     threads: Threads = 1,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
-    """Forget a task, or a person: destroy the keys, delete the files, keep no record of it."""
+    """Forget a task or a person: destroy the keys, delete the files, and keep no record of it."""
     from clpu.store.forgetting import Order
 
     load_files(load)
@@ -227,7 +228,7 @@ def expire(
     *,
     opening: Opening,
 ) -> None:
-    """Forget every temporary task whose time is up (`learn --until`)."""
+    """Forget every temporary task that has expired (`learn --until`)."""
     from clpu.store.expiry import due
     from clpu.store.forgetting import Order, receipts_in
 
@@ -254,7 +255,7 @@ def verify_receipt(
     receipt: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt.", show_default=False)],
     signer: Signer,
 ) -> None:
-    """Check a receipt's signature and show what it says."""
+    """Check a receipt's signature and show its contents."""
     from clpu.store.output import show_receipt
     from clpu.store.receipt import read_receipt
 
@@ -264,7 +265,7 @@ def verify_receipt(
     show_receipt(found, checked=expected is not None)
 
 
-journal_app = typer.Typer(no_args_is_help=True, help="The journal of forgets, if you keep one.")
+journal_app = typer.Typer(no_args_is_help=True, help="Check the journal of forget requests, if you keep one.")
 
 
 @journal_app.command("verify")
@@ -273,11 +274,12 @@ def verify_journal(
     journal: Annotated[Path, typer.Argument(metavar="FILE", help="The journal.", show_default=False)],
     signer: Signer,
     receipts: Annotated[
-        Path | None, typer.Option("--receipts", metavar="FOLDER", help="Check that each receipt here is in it.")
+        Path | None,
+        typer.Option("--receipts", metavar="FOLDER", help="Check that each receipt in FOLDER is in the journal."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check that no entry of a journal is missing or changed."""
+    """Check that no journal entry is missing or changed."""
     from clpu.store.journal import verify_journal as verify
 
     entries = verify(journal, signer.key(), receipts)

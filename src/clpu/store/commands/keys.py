@@ -16,12 +16,12 @@ def clone(
     store: Store,
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The folder of the new store.", show_default=False)],
     new_keys: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="The new store's keys folder, if not in the store.")
+        Path | None, typer.Option(metavar="PATH", help="The new store's keys folder, if outside the store.")
     ] = None,
     *,
     opening: Opening,
 ) -> None:
-    """Make an independent store, with new keys, out of a store or a copy of one."""
+    """Create an independent store with new keys from a store or a copy of one."""
     from clpu.store.folder import Access
     from clpu.store.lifecycle import clone as clone_store
 
@@ -32,7 +32,7 @@ def clone(
 
 @writes
 def adopt(store: Store, *, opening: Opening) -> None:
-    """Let this folder replace the one that its keys belong to: after a move, or a restored backup."""
+    """Let this folder replace the store that its keys belong to, after a move or a restore."""
     from clpu.store.lifecycle import adopt as adopt_store
 
     dropped = adopt_store(store, opening.access())
@@ -44,18 +44,20 @@ def adopt(store: Store, *, opening: Opening) -> None:
 @opens
 def recover(
     store: Store,
-    recovery: Annotated[Path, typer.Argument(metavar="FILE", help="From `clpu keys export`.", show_default=False)],
+    recovery: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file from `clpu keys export`.", show_default=False)
+    ],
     *,
     opening: Opening,
 ) -> None:
-    """Make a store whose keys are lost usable again: what can never be forgotten survives, the rest is gone."""
+    """Make a store usable again after losing its keys; everything that can be forgotten is lost."""
     from clpu.store.rotation import recover as recover_store
 
     tasks = recover_store(store, recovery, opening.access())
     terminal.say(f"{store} is usable again, with {tasks} task{'s' * (tasks != 1)}, new keys and a new identity")
 
 
-keys_app = typer.Typer(no_args_is_help=True, help="The master keys of a store.")
+keys_app = typer.Typer(no_args_is_help=True, help="Rotate or export the master keys of a store.")
 
 
 @keys_app.command("rotate")
@@ -63,16 +65,16 @@ keys_app = typer.Typer(no_args_is_help=True, help="The master keys of a store.")
 def rotate(
     store: Store,
     new_passphrase_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Protect the new keys by the passphrase in FILE.")
+        Path | None, typer.Option(metavar="FILE", help="Protect the new keys with the passphrase in FILE.")
     ] = None,
     new_key_command: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Protect the new keys by this key service.")
+        str | None, typer.Option(metavar="COMMAND", help="Protect the new keys with this key service.")
     ] = None,
-    unprotected: Annotated[bool, typer.Option("--unprotected", help="Store the new keys in the clear.")] = False,
+    unprotected: Annotated[bool, typer.Option("--unprotected", help="Store the new keys unprotected.")] = False,
     *,
     opening: Opening,
 ) -> None:
-    """Replace the master keys, and their protection if asked to; every key and permanent file is written anew."""
+    """Replace the master keys and, on request, their protection; rewrites all keys and permanent files."""
     from clpu.store.protection import Unlock, read_passphrase
     from clpu.store.rotation import rotate as rotate_keys
 
@@ -91,7 +93,7 @@ def export(
     *,
     opening: Opening,
 ) -> None:
-    """Export the keys of what can never be forgotten, for `clpu recover`; keeping them undoes no forget."""
+    """Export the keys of data that can never be forgotten, for `clpu recover`; safe to back up."""
     from clpu.store.rotation import export_recovery
 
     export_recovery(store, out, opening.access())

@@ -16,18 +16,16 @@ from clpu.errors import BadReceipt
 if TYPE_CHECKING:
     from clpu.store.folder import Access
 
-Store = Annotated[
-    Path, typer.Argument(metavar="STORE", help="The store: the folder that holds the agent.", show_default=False)
-]
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="The store: the agent's folder.", show_default=False)]
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's name.", show_default=False)]
 OneTask = Annotated[str | None, typer.Argument(metavar="[TASK]", help="The task's name.", show_default=False)]
 Data = Annotated[
     Path,
     typer.Option("--data", metavar="FILE", help=".npz (x, y), .csv, .tsv, or a folder of images.", show_default=False),
 ]
-Threads = Annotated[int, typer.Option(help="Threads to compute with. A different number may give a different digest.")]
+Threads = Annotated[int, typer.Option(help="Number of threads. A different number may give a different digest.")]
 WorkerCount = Annotated[
-    int, typer.Option("--workers", help="Processes that share the making of features; the digest stays the same.")
+    int, typer.Option("--workers", help="Processes that compute features; the digest does not depend on it.")
 ]
 Engine = Annotated[str, typer.Option(help="Where the workers run: local, or ray (many machines).")]
 Address = Annotated[
@@ -36,28 +34,26 @@ Address = Annotated[
 ]
 Label = Annotated[
     str | None,
-    typer.Option("--label-column", metavar="COLUMN", help="The label column of a table; the last by default."),
+    typer.Option("--label-column", metavar="COLUMN", help="The label column of a table; by default the last."),
 ]
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="COLUMN", help="A column to leave out; may be repeated.")
 ]
 TextColumn = Annotated[
     list[str] | None,
-    typer.Option("--text-column", metavar="COLUMN", help="A column that holds text; may be repeated."),
+    typer.Option("--text-column", metavar="COLUMN", help="A column that contains text; may be repeated."),
 ]
 PersonColumn = Annotated[
     list[str] | None,
     typer.Option(
-        "--person-column", metavar="COLUMN", help="The column that says who a record is about; may be repeated."
+        "--person-column", metavar="COLUMN", help="A column with the person a record is about; may be repeated."
     ),
 ]
 RecordColumn = Annotated[
-    str | None, typer.Option("--record-column", metavar="COLUMN", help="The column with an id of each record.")
+    str | None, typer.Option("--record-column", metavar="COLUMN", help="The column with the id of each record.")
 ]
-Holdout = Annotated[
-    float, typer.Option(help="The share of the examples that is not learned from, to say how good the task is.")
-]
-Epochs = Annotated[int | None, typer.Option(help="Passes over a task's data.", show_default="auto")]
+Holdout = Annotated[float, typer.Option(help="The share of examples held out to measure the accuracy.")]
+Epochs = Annotated[int | None, typer.Option(help="Training epochs.", show_default="auto")]
 Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate.", show_default="auto")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
@@ -71,14 +67,16 @@ Keys = Annotated[
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(
-        envvar="CLPU_PASSPHRASE_FILE", metavar="FILE", help="A file whose first line is the passphrase of the keys."
+        envvar="CLPU_PASSPHRASE_FILE", metavar="FILE", help="A file whose first line is the passphrase for the keys."
     ),
 ]
 KeyCommand = Annotated[
     str | None,
     typer.Option(envvar="CLPU_KEY_COMMAND", metavar="COMMAND", help="The key service that wraps the master keys."),
 ]
-SharedKeys = Annotated[bool, typer.Option("--shared-keys", help="Use keys that others on this machine can reach.")]
+SharedKeys = Annotated[
+    bool, typer.Option("--shared-keys", help="Use keys that other users of this machine can access.")
+]
 Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for another writer.")]
 
 

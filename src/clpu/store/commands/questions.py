@@ -33,7 +33,7 @@ def status(
     *,
     opening: Opening,
 ) -> None:
-    """Show what the agent knows: tasks, accuracy where a test file is given, bytes, digest."""
+    """Show the agent's tasks, accuracy, size and digest."""
     from clpu.store.output import describe, show_status
     from clpu.store.store import Store as OpenStore
 
@@ -53,17 +53,17 @@ def show(
     task: OneTask = None,
     person: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Show what is held about this person: in the task, or in all."),
+        typer.Option(metavar="ID", help="Show the data held about this person, in the task or in all tasks."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it to FILE, for its owner alone.")
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE, readable only by its owner.")
     ] = None,
     *,
     opening: Opening,
 ) -> None:
-    """Export as JSON what is held about a task (its facts, and every number of its leaves) or about a person.
+    """Export the data held about a task (facts and all numbers of its leaves) or about a person as JSON.
 
-    About a person: by task the number of records, their labels, and the ids that they were given.
+    For a person: the number of records, their labels and their ids, by task.
     """
     from clpu.store.files import refuse_inside
     from clpu.store.output import exported, shown
@@ -89,13 +89,13 @@ def show(
 def verify(
     store: Store,
     files_only: Annotated[
-        bool, typer.Option("--files-only", help="Do not build the agent: faster, and needs no torch.")
+        bool, typer.Option("--files-only", help="Do not load the agent: faster, and needs no torch.")
     ] = False,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
-    """Check every file of the store, and that its agent can be built; exit code 1 if something is damaged."""
+    """Check every file of the store, and that its agent can be loaded; exit code 1 if anything is damaged."""
     from clpu.store import verify as verify_store
     from clpu.store.output import show_report
 

@@ -111,20 +111,21 @@ class Computing:
 @opens
 def init(
     store: Store,
-    method: Annotated[str, typer.Option(help="How it learns and forgets.")] = DEFAULT_METHOD,
+    method: Annotated[str, typer.Option(help="The method; `clpu methods` lists them.")] = DEFAULT_METHOD,
     network: Annotated[
-        str | None, typer.Option(help="mlp, resnet18, a base, or a network from a file of --load; the method's own.")
+        str | None,
+        typer.Option(help="mlp, resnet18, a base, or a network from a --load file; by default the method's."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     epochs: Epochs = None,
     lr: Rate = None,
-    memory: Annotated[int | None, typer.Option(help="Examples kept of each task.")] = None,
+    memory: Annotated[int | None, typer.Option(help="Examples kept per task.")] = None,
     setting: Settings = None,
     load: Load = None,
     *,
     opening: Opening,
 ) -> None:
-    """Create a store: a folder that holds a durable agent."""
+    """Create a store: a folder with a durable agent."""
     from clpu.store import create
 
     load_files(load)
@@ -140,9 +141,12 @@ def learn(
     store: Store,
     task: Task,
     reading: Reading,
-    temporary: Annotated[bool, typer.Option("--temporary", help="Learn it temporarily: it can be forgotten.")] = False,
+    temporary: Annotated[
+        bool, typer.Option("--temporary", help="Learn the task temporarily, so that it can be forgotten.")
+    ] = False,
     until: Annotated[
-        str | None, typer.Option(metavar="DATE", help="With --temporary: when `clpu expire` forgets it.")
+        str | None,
+        typer.Option(metavar="DATE", help="With --temporary: the date from which `clpu expire` forgets it."),
     ] = None,
     *,
     training: Training,
@@ -174,7 +178,7 @@ def add(
     load: Load = None,
     opening: Opening,
 ) -> None:
-    """Add records to a task, with a method that forgets records; an id that already exists is refused."""
+    """Add records to a task (methods that forget records); existing ids are refused."""
     from clpu.tables import text_columns
 
     load_files(load)
@@ -199,7 +203,7 @@ def relearn(
     load: Load = None,
     opening: Opening,
 ) -> None:
-    """Learn a task again from different data, as if the first time had not been."""
+    """Learn a task again from different data, as if it had not been learned before."""
     load_files(load)
     read, sharing = reading.table(training.text), computing.sharing()
 
@@ -244,13 +248,13 @@ def predict(
     store: Store,
     data: Data,
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="The task's name; left out, every task is considered.")
+        str | None, typer.Argument(metavar="[TASK]", help="The task's name; by default every task is considered.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help=".npz or .csv; to the screen by default.")
+        Path | None, typer.Option("--out", metavar="FILE", help=".npz or .csv; by default standard output.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option("--label-column", metavar="COLUMN", help="A table's column to leave out.")
+        str | None, typer.Option("--label-column", metavar="COLUMN", help="A table column to leave out.")
     ] = None,
     threads: Threads = 1,
     load: Load = None,
@@ -259,7 +263,7 @@ def predict(
 ) -> None:
     """Predict labels: one row per input with the most likely label and the probability of every label.
 
-    Without a task: the most likely pair of task and label, or "none of these".
+    Without a task: the most likely (task, label) pair, or "none of these".
     """
     from clpu.store.data_files import read
     from clpu.store.files import refuse_inside
@@ -281,10 +285,10 @@ def export(
     store: Store,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help=".pt2 (torch.export) or .onnx.", show_default=False)],
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TASK", help="The task; all remembered ones by default.")
+        str | None, typer.Option("--task", metavar="TASK", help="The task; by default all remembered tasks.")
     ] = None,
     forgettable: Annotated[
-        bool, typer.Option("--forgettable", help="Export what can still be forgotten: the copy will not be.")
+        bool, typer.Option("--forgettable", help="Export tasks that can still be forgotten; the copy cannot be.")
     ] = False,
     load: Load = None,
     *,
