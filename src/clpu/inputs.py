@@ -211,6 +211,8 @@ def _as_tensor(data: Any) -> Tensor:
         raise BadData(f"inputs must be data, got {data!r:.60}; read the file first, or use `clpu learn --data FILE`")
     else:
         try:
+            if isinstance(data, (list, tuple)):
+                _refuse_some_bytes(data)
             array = np.asarray(data)
             if array.dtype.kind not in "fiub":
                 raise BadData(
@@ -245,10 +247,19 @@ def _from_dataset(dataset: Dataset[Any]) -> tuple[Any, Any]:
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise BadData(f"the Dataset must give (x, y) pairs, got {type(pairs[0]).__name__}")
     inputs = [_as_tensor(x) for x, _ in pairs]
+    _refuse_some_bytes(inputs)
     labels = [np.asarray(y).reshape(-1) for _, y in pairs]
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         raise BadData(f"all inputs of the Dataset must have one shape, got {sorted(shapes)[:5]}")
     if any(label.size != 1 for label in labels):
         raise BadData("the Dataset must give one label for each input")
-    return torch.stack(inputs), np.concatenate(labels)
+    return torch.stack(inputs), [label.item() for label in labels]
+
+
+def _refuse_some_bytes(inputs: Iterable[Any]) -> None:
+    """Refuse inputs of which some are bytes and some are not: what is one would decide how the others are read."""
+    kinds = {str(getattr(one, "dtype", "numbers")).removeprefix("torch.") for one in inputs}
+    if "uint8" in kinds and len(kinds) > 1:
+        other = sorted(kinds - {"uint8"})[0]
+        raise BadData(f"some inputs are bytes, which stand for pixels, and others are {other}; make them all the same")

@@ -74,6 +74,12 @@ class Intake:
         data = self._examples(state, given, kind)
         taught, held = self._split(data, holdout, seed, task)
         scaling = self._new_scaling(kind, taught.x)
+        if kind == "fixed" and any(
+            (one.facts.get("scaling") is None) != (scaling is None) for one in state.tasks.values()
+        ):
+            raise BadData(
+                "with scaling='fixed', the inputs of all tasks are bytes, which stand for pixels, or none are"
+            )
         base = self.blueprint.base
         # The features that a method sees do not say what shape inputs have.
         shape = Inputs(data.shape).to_json() if base is not None and base.one_shape else None
@@ -89,7 +95,9 @@ class Intake:
         if tables.is_table(given.x):
             given = given.columns_taken()
             given = replace(given, x=_by_name(state, task, given.x))
-        data = self._examples(state, given)
+        scaling = state.tasks[task].facts.get("scaling")
+        data = self._examples(state, given, "none" if scaling is None else "fixed")
+        data = replace(data, x=_scaled_as(task, data.x, scaling))
         known, new = state.tasks[task].labels[0], data.labels[0]
         if type(known) is not type(new):
             raise BadData(f"labels of task {task!r} are of type {type(known).__name__}, got {type(new).__name__}")
@@ -99,13 +107,7 @@ class Intake:
         """Inputs as the method sees them for a task; unscaled if the task is not active."""
         x = _by_name(state, task, x)
         scaling = state.tasks[task].facts.get("scaling") if task in state.tasks else None
-        read = self._read(state, x, wide=scaling is not None)
-        if scaling is not None and not read.is_floating_point():
-            raise BadData(
-                f"task {task!r} was learned from numbers and these are bytes, which stand for pixels; "
-                "hand them in as the task's data were: x.astype(float), or x / 255"
-            )
-        return scaled(read, scaling)
+        return _scaled_as(task, self._read(state, x, wide=scaling is not None), scaling)
 
     def inputs_by_task(self, state: State, x: Any) -> dict[str, Tensor]:
         """The same inputs as the method sees them for each active task."""
@@ -213,6 +215,16 @@ def scaled(x: Tensor, scaling: Any) -> Tensor:
     if scaling is None:
         return x
     return fixed(x) if scaling == "fixed" else Scaling.from_json(scaling)(x)
+
+
+def _scaled_as(task: str, x: Tensor, scaling: Any) -> Tensor:
+    """Scale inputs as those that a task was learned from; bytes are refused if those were numbers."""
+    if scaling is not None and not x.is_floating_point():
+        raise BadData(
+            f"task {task!r} was learned from numbers and these are bytes, which stand for pixels; "
+            "hand them in as the task's data were: x.astype(float), or x / 255"
+        )
+    return scaled(x, scaling)
 
 
 def _by_name(state: State, task: str, x: Any) -> Any:

@@ -91,8 +91,11 @@ def _array(y: Any) -> NDArray[Any]:
         if hasattr(y, "detach"):  # a tensor
             y = y.detach().cpu()
         array = np.asarray(y)
-        # NumPy would take the number 7 in a list of text for the text "7".
-        return np.array(y, dtype=object) if array.dtype.kind == "U" and isinstance(y, (list, tuple)) else array
+        # NumPy would take the number 7 in a list of text for the text "7", and True among integers for 1.
+        if isinstance(y, (list, tuple)) and array.dtype.kind in "Uiu":
+            truths = any(isinstance(one, (bool, np.bool_)) for one in y)
+            return np.array(y, dtype=object) if truths or array.dtype.kind == "U" else array
+        return array
     except (ValueError, TypeError, RuntimeError) as error:
         raise BadData(f"labels must be one array of labels, got {type(y).__name__}: {error!s:.200}") from None
 

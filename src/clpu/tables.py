@@ -138,16 +138,19 @@ def _columns(x: Any) -> dict[str, NDArray[Any]]:
 
 
 def _array(name: str, values: Any) -> NDArray[Any]:
-    """A column as an array, in which lists (of people) stay lists, and numbers beside text stay numbers."""
+    """A column as an array, in which values of a list stay as they are unless all are of one type.
+
+    NumPy would make them one: True a 1 because of a 2 in another row, a wide integer a float without its last digits.
+    """
     kinds = {type(value) for value in values} if isinstance(values, (list, tuple)) else set()
-    if kinds & {list, tuple, set} or (str in kinds and len(kinds) > 1):
-        array = np.empty(len(values), dtype=object)
-        array[:] = values
-        return array
     try:
-        return np.asarray(values)
+        array = None if kinds & {list, tuple, set} or len(kinds) > 1 else np.asarray(values)
     except Exception as error:  # of whatever package the table comes from
         raise BadData(f"column {name!r:.60} cannot be read as an array: {error!s:.100}") from None
+    if array is None or (kinds == {int} and array.dtype.kind == "f"):
+        array = np.empty(len(values), dtype=object)
+        array[:] = values
+    return array
 
 
 def _check_order(x: Any, y: Any) -> None:
@@ -233,7 +236,10 @@ def _encoded(name: str, values: NDArray[Any], kind: str) -> NDArray[np.float64]:
     encoded = np.zeros((len(values), WIDTH))
     for row, value in enumerate(values.tolist()):
         if not _is_missing(value):
+            value = value.item() if isinstance(value, np.generic) else value
             whole = isinstance(value, float) and value.is_integer()  # NumPy writes 1 as 1.0 beside a 2.5
+            if whole and abs(value) >= 2**53:
+                raise BadData(f"column {name!r:.60} holds {value!r} as text, whose digits are lost: hand it in as text")
             encoded[row, bucket(name, str(int(value)) if whole else str(value))] = 1.0
     return encoded
 
@@ -333,7 +339,7 @@ def read_delimited(text: str, what: str, verbatim: Collection[str] = ()) -> Deli
         columns[name] = as_text if name in verbatim else _values(cells, decimal_comma)
     shown = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}[separator]
     notes += [f"separated by {shown}"] if separator != "," else []
-    notes += [_about_mixed(name, values, decimal_comma) for name, values in columns.items()]
+    notes += [_about_mixed(name, values, decimal_comma) for name, values in columns.items() if name not in verbatim]
     return Delimited(columns, header, separator, [note for note in notes if note])
 
 

@@ -128,6 +128,45 @@ def test_people_are_named_by_a_column(tmp_path: Path, table: Path) -> None:
     assert "p3" not in run("status", store, "--json")
 
 
+OF_PEOPLE = ("--person-column", "who", "--record-column", "id", "--holdout", 0)
+
+
+def made(path: Path, name: str, rows: list[str]) -> Path:
+    (path / name).write_text("\n".join(["id,who,zip,size,kind", *rows]) + "\n")
+    return path / name
+
+
+def test_text_of_a_later_task_is_read_as_text_whoever_else_is_in_the_file(tmp_path: Path) -> None:
+    rows = [f"{i},p{i % 5},00{i % 7},{i % 3}.5,{'ab'[i % 2]}" for i in range(30)]
+    stores = []
+    for name, later in (("with", [*rows, "30,odd,A12,0.5,a"]), ("without", rows)):
+        stores.append(store := tmp_path / name)
+        run("init", store, "--method", "ridge")
+        data = made(tmp_path, f"{name}.csv", later)
+        run("learn", store, "1", "--data", made(tmp_path, "1.csv", rows), *OF_PEOPLE, "--text-column", "zip")
+        run("learn", store, "2", "--data", data, *OF_PEOPLE)
+        run("learn", store, "3", "--data", made(tmp_path, "1.csv", rows[:9]), *OF_PEOPLE)
+        run("relearn", store, "3", "--data", data, *OF_PEOPLE)
+    run("forget", stores[0], "--person", "odd")
+    digests = [json.loads(run("status", store, "--json"))["digest"] for store in stores]
+    assert digests[0] == digests[1]
+
+
+def test_labels_that_are_numbers_and_text_are_declared_once(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    rows = [f"{i},p{i % 5},00{i % 7},{i % 3}.5,{'12x'[i % 3]}" for i in range(30)]
+    data, more = made(tmp_path, "1.csv", rows), made(tmp_path, "2.csv", ["30,p1,001,0.5,1", "31,p2,002,1.5,2"])
+    run("init", store, "--method", "ridge")
+    assert "--text-column 'kind'" in run("learn", store, "1", "--data", data, *OF_PEOPLE, code=1)
+    said = run("learn", store, "1", "--data", data, *OF_PEOPLE, "--text-column", "zip", "--text-column", "kind")
+    assert "is taken as text" not in said
+    run("add", store, "1", "--data", more, *OF_PEOPLE[:4])
+    status = json.loads(run("status", store, "--json", "--test", f"1={more}"))
+    assert status["tasks"][0]["labels"] == ["1", "2", "x"]
+    run("forget", store, "1", "--label", "x")
+    assert "already exists" in run("add", store, "1", "--data", more, *OF_PEOPLE[:4], code=1)
+
+
 def test_an_export_is_refused_for_what_can_be_forgotten(tmp_path: Path, table: Path) -> None:
     store, out = tmp_path / "store", tmp_path / "net.pt2"
     run("init", store, "--method", "ind", "--epochs", 1)

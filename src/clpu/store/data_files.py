@@ -51,6 +51,8 @@ class Table:
     people: list[list[str]] | None = None
     records: Array | None = None
     notes: tuple[str, ...] = ()
+    #: The column of labels, if there is one.
+    label: str | None = None
 
     @property
     def examples(self) -> int:
@@ -67,15 +69,16 @@ def read(
     records: str | None = None,
     text: Sequence[str] = (),
     inputs: Collection[str] = (),
+    labels: type | None = None,
     limit: int = LIMIT,
 ) -> Table:
     """Read a file or folder of data.
 
     Of a .csv or .tsv, `label` names the column of labels (the last one by default), `people` and `records` those of the
     people and ids of records, which are taken as they stand in the file (an empty cell is nobody), `text` those that
-    stay text, and `ignore` columns to leave out; columns that a task takes as `inputs` are not taken for labels. With
-    `labelled=False` labels may be missing: a table then has no column of labels unless `label` names one, and a folder
-    may hold its images directly.
+    stay text, and `ignore` columns to leave out; columns that a task takes as `inputs` are not taken for labels, and
+    labels of a task whose `labels` are of type `str` stay text. With `labelled=False` labels may be missing: a table
+    then has no column of labels unless `label` names one, and a folder may hold its images directly.
     """
     file = Path(path)
     try:
@@ -88,7 +91,8 @@ def read(
         elif file.suffix.lower() == ".npz":
             found = _npz(file, labelled, limit)
         elif file.suffix.lower() in (".csv", ".tsv", ".txt"):
-            return _delimited(file, label, labelled, ignore, people, records, text, inputs, min(limit, TEXT_LIMIT))
+            most_bytes = min(limit, TEXT_LIMIT)
+            return _delimited(file, label, labelled, ignore, people, records, text, inputs, labels, most_bytes)
         else:
             raise BadData(f"{file} is neither .npz nor .csv or .tsv nor a folder of images")
     except OSError as error:
@@ -165,13 +169,15 @@ def _delimited(
     records: str | None,
     text: Sequence[str],
     inputs: Collection[str],
+    labels: type | None,
     limit: int,
 ) -> Table:
     if file.stat().st_size > limit:
         raise BadData(f"{file} has more than {limit} bytes, which is much for text; make an .npz file of it")
     try:
         verbatim = {*people, *text, *([records] if records else [])}
-        content = read_delimited(file.read_text(encoding="utf-8-sig"), str(file), verbatim)
+        whole = file.read_text(encoding="utf-8-sig")
+        content = read_delimited(whole, str(file), verbatim)
     except UnicodeDecodeError:
         raise BadData(f"{file} is not a text file in UTF-8; save it as one (in a spreadsheet: CSV UTF-8)") from None
     columns, notes = content.columns, content.notes
@@ -180,18 +186,21 @@ def _delimited(
         label = next((name for name in reversed(columns) if name not in named), list(columns)[-1])
         if not inputs:
             notes = [*notes, f"labels are taken from column {label!r:.60} (--label-column names a different one)"]
+    if labels is str and label in columns and not all(isinstance(cell, str) for cell in columns[label].tolist()):
+        columns = {**columns, label: read_delimited(whole, str(file), {label}).columns[label]}
     x, y, _, ids = take(columns, label, [*ignore, *people], None, records)
     who = [[one for one in row if one is not None] for row in zip(*(columns[name] for name in people))]
-    if (people or records) and label not in text and y is not None and y.dtype.kind == "O":
+    if (people or records) and labels is None and label not in text and y is not None and y.dtype.kind == "O":
         number = next((cell for cell in y.tolist() if isinstance(cell, str) and cell.lstrip("+-").isdecimal()), None)
         if number is not None:  # without whoever has the other labels, it would be read as an integer
             raise BadData(
-                f"column {label!r:.60} has numbers such as {number} and text as labels: give --text-column too"
+                f"column {label!r:.60} has numbers such as {number} and text as labels: declare it as well "
+                f"(--text-column {label!r:.60})"
             )
     if not x:
         raise BadData(f"{file} has a label column and nothing else")
-    labels = None if y is None else _labels(y, f"column {label!r:.60} of {file}")
-    return Table(x, labels, who if people else None, ids, tuple(notes))
+    found = None if y is None else _labels(y, f"column {label!r:.60} of {file}")
+    return Table(x, found, who if people else None, ids, tuple(notes), label)
 
 
 def _labels(y: Array, where: str) -> Array:

@@ -27,7 +27,7 @@ def clone(
 
     access = opening.access()
     tasks = clone_store(store, new, access, Access(new_keys, access.unlock))
-    terminal.say(f"{new} is ready: an independent store with {tasks} tasks")
+    terminal.say(f"{new} is ready: an independent store with {tasks} task{'s' * (tasks != 1)}")
 
 
 @writes
@@ -54,7 +54,7 @@ def recover(
     from clpu.store.rotation import recover as recover_store
 
     tasks = recover_store(store, recovery, opening.access())
-    terminal.say(f"{store} is usable again, with {tasks} tasks, new keys and a new identity")
+    terminal.say(f"{store} is usable again, with {tasks} task{'s' * (tasks != 1)}, new keys and a new identity")
 
 
 keys_app = typer.Typer(no_args_is_help=True, help="Rotate or export the master keys of a store.")

@@ -116,9 +116,9 @@ def _accuracies(opened: OpenStore, files: Mapping[str, str], label: str | None, 
     agent = reader_of(opened, threads)
     found = {}
     for name, file in files.items():
-        agent.labels(name)  # refuses a task that is not active
+        kind = type(agent.labels(name)[0])  # refuses a task that is not active
         tasks = agent.state().tasks
         inputs = [column for column, _ in tasks[name].facts.get("columns", [])]
-        table = read(file, label=label, text=text_columns(tasks), inputs=inputs)
+        table = read(file, label=label, text=text_columns(tasks), inputs=inputs, labels=kind)
         found[name] = np.atleast_1d(agent.accuracy(name, table.x, table.y)).tolist()
     return found

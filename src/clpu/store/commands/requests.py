@@ -1,8 +1,8 @@
-"""init, learn, relearn, keep, predict and export: what needs the agent's method."""
+"""init, learn, add, relearn, keep, predict and export: what needs the agent's method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +55,28 @@ class Reading:
     person: PersonColumn = None
     record: RecordColumn = None
 
-    def table(self, text: list[str] | None) -> Table:
-        """Read a request's data, and print at once how the file was read."""
-        from clpu.store.data_files import read
+    def table(self, text: Sequence[str] | None = None, labels: type | None = None) -> Table:
+        """Read a request's data, and print at once how the file was read.
 
-        who, ids = self.person or (), self.record
-        table = read(self.data, label=self.label, ignore=self.ignore or (), people=who, records=ids, text=text or ())
+        Columns of text stay text, whatever is in the file; so do labels, if those that the task has are text.
+        """
+        table = self._read(text or (), labels)
         for note in table.notes:
             terminal.say(f"note: {note}", error=True)
         return table
+
+    def as_in(self, tasks: Mapping[str, Any], table: Table, text: Sequence[str] | None) -> Table:
+        """A table as it was read or, if further columns hold text in these tasks, with those columns read as text."""
+        from clpu.tables import text_columns
+
+        wanted = {*(text or ()), *text_columns(tasks)}
+        return self._read(sorted(wanted)) if wanted - {*(text or ())} else table
+
+    def _read(self, text: Sequence[str], labels: type | None = None) -> Table:
+        from clpu.store.data_files import read
+
+        who, ids, ignore = self.person or (), self.record, self.ignore or ()
+        return read(self.data, label=self.label, ignore=ignore, people=who, records=ids, text=text, labels=labels)
 
 
 @dataclass(frozen=True)
@@ -76,9 +89,10 @@ class Training:
     lr: Rate = None
     setting: Settings = None
 
-    def options(self) -> dict[str, Any]:
+    def options(self, table: Table) -> dict[str, Any]:
         settings = _settings(self.setting, epochs=self.epochs, lr=self.lr)
-        return settings | {"holdout": self.holdout, "text": self.text}
+        text = [name for name in self.text or () if name != table.label]
+        return settings | {"holdout": self.holdout, "text": text or None}
 
 
 @dataclass(frozen=True)
@@ -142,11 +156,12 @@ def learn(
 ) -> None:
     """Learn a new task permanently or, with --temporary, temporarily."""
     load_files(load)
-    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
+    read, sharing = reading.table(training.text), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        more = {"people": table.people, "records": table.records}
-        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more, **options)
+        table = reading.as_in(agent.state().tasks, read, training.text)
+        more = {"people": table.people, "records": table.records, **training.options(table)}
+        outcome = agent.learn(task, table.x, table.y, temporary=temporary, until=until, **more)
         done = "learned temporarily" if temporary else "learned permanently"
         return lambda: _learned(done, table, outcome, task, training.holdout)
 
@@ -170,7 +185,7 @@ def add(
     sharing = computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        table = reading.table(text_columns(agent.state().tasks))
+        table = reading.table(text_columns(agent.state().tasks), type(agent.labels(task)[0]))
         agent.add(task, table.x, table.y, people=table.people, records=table.records)
         return lambda: f"added {table.examples} records"
 
@@ -190,10 +205,12 @@ def relearn(
 ) -> None:
     """Learn a task again from different data, as if it had not been learned before."""
     load_files(load)
-    table, options, sharing = reading.table(training.text), training.options(), computing.sharing()
+    read, sharing = reading.table(training.text), computing.sharing()
 
     def request(agent: DurableAgent) -> Callable[[], str]:
-        outcome = agent.relearn(task, table.x, table.y, people=table.people, records=table.records, **options)
+        table = reading.as_in(agent.state().without(task).tasks, read, training.text)
+        more = {"people": table.people, "records": table.records, **training.options(table)}
+        outcome = agent.relearn(task, table.x, table.y, **more)
         return lambda: _learned("learned again", table, outcome, task, training.holdout)
 
     agent_request(store, opening, computing.threads, request, sharing)
