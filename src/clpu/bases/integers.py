@@ -46,8 +46,8 @@ def exact_product(a: Tensor, b: Tensor, largest: int) -> Tensor:
     >>> exact_product(torch.tensor([[127, -127]], dtype=torch.int8), torch.tensor([[2], [1]], dtype=torch.int8), 381)
     tensor([[127]])
     """
-    # A float32 holds every integer below 2**24. torch's own product of int8 is faster, and wrong: for one row on CPUs
-    # with VNNI (torch 2.13), and by saturation on CPUs without.
+    # A float32 holds every integer below 2**24. torch's own product of int8 is faster but wrong: on CPUs with VNNI for
+    # the transpose of a single column (torch 2.13), on CPUs without by saturation.
     wide = torch.float32 if largest < 2**24 else torch.float64
     return (a.to(wide) @ b.to(wide)).to(torch.int64)
 
