@@ -20,7 +20,9 @@ Benchmark = Annotated[
 ]
 Methods = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads the annotation on Python 3.10 too
-    typer.Option(help="Methods to run, comma-separated or repeated; see `clpu methods`.", show_default="all"),
+    typer.Option(
+        help="Methods to run, comma-separated or repeated, in this order; see `clpu methods`.", show_default="all"
+    ),
 ]
 ProfileName = Annotated[
     str,

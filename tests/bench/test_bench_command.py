@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from clpu import jsonfile
 from clpu.bench.command import say_features
 from clpu.cli import app
+from clpu.runs import engine
 
 
 def clpu(folder, *arguments):
@@ -41,6 +42,24 @@ def test_progress_is_plain_lines_when_not_a_terminal(called):
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "seq actual: done (" in shown.stderr
     assert "4 of 4 jobs" in shown.stderr
+
+
+def test_methods_run_in_the_order_in_which_they_were_asked_for(called):
+    _, shown, _ = called
+    done = re.findall(r"^(\S+) \S+: done", shown.stderr, re.MULTILINE)
+    assert done == ["seq", "seq", "clpu-der++", "clpu-der++"]
+
+
+def test_if_all_methods_are_asked_for_the_costliest_runs_first(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(engine, "run_jobs", lambda jobs, *_, **__: ran.extend(jobs) or {})
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["bench", "--profile", "smoke", "--seeds", "1"])
+    costs = [
+        sum(sum(job.costs()) for job in ran if job.method == name) for name in dict.fromkeys(j.method for j in ran)
+    ]
+    assert len(costs) > 8
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_the_same_command_again_only_reports(called):

@@ -62,7 +62,7 @@ def audit(
             show(finished)
             return written
 
-        return execute(folder, options, report)
+        return execute(folder, options, report, methods)
 
 
 def _scan(folder: RunFolder[Findings], methods: Sequence[str]) -> None:

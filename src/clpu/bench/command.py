@@ -71,4 +71,4 @@ def bench(
             show([run])
             return written
 
-        return execute(folder, options, report)
+        return execute(folder, options, report, methods)

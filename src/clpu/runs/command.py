@@ -60,15 +60,21 @@ class ExecutionOptions:
         return partial(cluster.run_jobs, address=self.address)
 
 
-def execute(folder: RunFolder[Any], options: ExecutionOptions, report: Callable[[], Sequence[Path]]) -> int:
-    """Run what is left in a folder, write and print the report of what is finished; the exit code."""
+def execute(
+    folder: RunFolder[Any], options: ExecutionOptions, report: Callable[[], Sequence[Path]], methods: Sequence[str]
+) -> int:
+    """Run what is left in a folder, write and print the report of what is finished; the exit code.
+
+    Methods that were asked for by name run in that order; `all` leaves the order to us.
+    """
+    order = [] if "all" in methods else methods
     try:
         jobs = [job for jobs in folder.plan.jobs.values() for job in jobs]
         behind = {job.name: folder.begun.get(job.name, len(Stream(job.requests))) for job in jobs}
         # The seconds that the run took are known for all its methods together.
         spent = folder.recipe.seconds if set(folder.plan.jobs) >= set(folder.methods()) else None
         with Display(jobs, terminal.console(error=True), options.quiet, behind, spent) as display:
-            failures = folder.execute(options.processes, display, options.performer())
+            failures = folder.execute(options.processes, display, options.performer(), order)
     except KeyboardInterrupt:
         terminal.say(f"Interrupted. Run the same command again to resume ({folder.path}).", error=True)
         return 130

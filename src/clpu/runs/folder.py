@@ -123,8 +123,9 @@ class RunFolder(Generic[R]):
         workers: int = 1,
         listener: engine.Listener = lambda event: None,
         performer: Callable[..., dict[str, str]] = engine.run_jobs,
+        order: Sequence[str] = (),
     ) -> dict[str, str]:
-        """Run the jobs that are left. Returns {job or method name: error}."""
+        """Run the jobs that are left, those of the methods in `order` first. Returns {job or method name: error}."""
         if not self._lock.is_locked:
             self._claim()
             if has_recipe(self.path):
@@ -163,8 +164,9 @@ class RunFolder(Generic[R]):
             if not waiting[method] and method not in self.results:  # all jobs are done, but not combined yet
                 finish(method)
         if self.left:
+            ordered = in_order(self.left, order)
             try:
-                failures |= performer(in_order(self.left), self.plan.data, jobs, workers, watch, self.kind.work)
+                failures |= performer(ordered, self.plan.data, jobs, workers, watch, self.kind.work)
             finally:
                 with suppress(OSError):  # if the disk is full, other errors say so
                     note()

@@ -124,12 +124,19 @@ class Timed:
     seconds: list[float]
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
-    """Method by method, so that an interrupted run has complete results; the costliest first, so that none is last."""
+def in_order(jobs: Sequence[Job], methods: Sequence[str] = ()) -> list[Job]:
+    """Method by method, so that an interrupted run has complete results, the costliest jobs of each first.
+
+    Methods come in the order given, the others after them: the costliest first, so that none is last.
+    """
     total: dict[str, float] = {}
     for job in jobs:
         total[job.method] = total.get(job.method, 0.0) + sum(job.costs())
-    return sorted(jobs, key=lambda job: (-total[job.method], job.method, -sum(job.costs())))
+    rank = {method: number for number, method in enumerate(methods)}
+    return sorted(
+        jobs,
+        key=lambda job: (rank.get(job.method, len(rank)), -total[job.method], job.method, -sum(job.costs())),
+    )
 
 
 def handle(agent: Agent, request: Request, data: Mapping[str, TaskData]) -> None:
