@@ -3,7 +3,8 @@
     python reproduction/tables.py            rewrites them
     python reproduction/tables.py --check    only says whether they are up to date
 
-A table is between `<!-- learning: FOLDER -->` (or privacy, ablation, order, people, scenarios) and `<!-- end -->`.
+A table is between `<!-- learning: FOLDER -->` (or privacy, machines, ablation, order, people, scenarios) and
+`<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from clpu.report.formatting import number
+from clpu.report.machines import computed_on
+from clpu.report.paper import tables as paper_tables
 from clpu.report.summary import CLASS_INCREMENTAL, Estimate, Row, deviation, summarise
 from clpu.report.tables import profile
 from clpu.results import read_run
@@ -26,6 +29,8 @@ PAGE = HERE.parent / "REPRODUCTION.md"
 BLOCK = re.compile(r"(<!-- (\w+): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: What `verified` means, in points: at least this, or twice the paper's standard deviation.
 TOLERANCE = 0.7
+#: The profiles whose rows are verified or not; with the others, accuracies are not the paper's.
+JUDGED = ("paper", "medium")
 FORGETS = {"nothing": "nothing", "temporary": "temporary tasks", "tasks": "any task", "records": "any record"}
 
 
@@ -42,24 +47,48 @@ def spread(estimate: Estimate) -> str:
     return f"{number(estimate.value)} ± {number(estimate.spread)}"
 
 
+def printed(paper: Mapping[str, float], key: str) -> str:
+    """The paper's value; a dash for a method that it does not have."""
+    return f"{number(paper[key])} ± {number(paper[f'{key}_std'])}" if paper else "–"
+
+
 def within(row: Row, key: str) -> bool:
     return abs(row.difference(key)) <= max(TOLERANCE, 2 * row.paper[f"{key}_std"])
 
 
+def verified(row: Row) -> str:
+    if not row.paper:
+        return "–"
+    return "yes" if within(row, "acc") and within(row, "fm") else "no"
+
+
 def learning(folder: str) -> str:
-    """ACC and FM next to the paper's."""
-    scale = profile(read_run(HERE / folder).recipe)
+    """ACC and FM next to the paper's; for methods that are not finished, how many of their jobs are."""
+    run = read_run(HERE / folder)
+    judged = profile(run.recipe) in JUDGED
     body = []
-    for row in rows(folder):
+    for row in summarise(run):
         cells = [row.label]
         for key in ("acc", "fm"):
-            printed = f"{number(row.paper[key])} ± {number(row.paper[f'{key}_std'])}"
-            cells += [printed, spread(row.metrics[key]), number(row.difference(key), sign=True)]
-        if scale == "paper":
-            cells.append("yes" if within(row, "acc") and within(row, "fm") else "no")
-        body.append(cells)
+            difference = number(row.difference(key), sign=True) if row.paper else "–"
+            cells += [printed(row.paper, key), spread(row.metrics[key]), difference]
+        body.append(cells + [verified(row)] * judged)
+    for method in run.recipe.in_order(run.missing):
+        paper = paper_tables().get((run.recipe.benchmark, method), {})
+        done = len(list((HERE / folder / "jobs").glob(f"{method}--*.safetensors")))
+        total = len(run.recipe.seeds) + len(run.recipe.counterfactual_seeds)
+        ours = f"{done} of {total} jobs done"
+        cells = [run.recipe.about(method).label, printed(paper, "acc"), ours, "", printed(paper, "fm"), "", ""]
+        body.append(cells + [""] * judged)
     head = ["method", "ACC paper", "ours", "difference", "FM paper", "ours", "difference"]
-    return table(head + ["verified"] * (scale == "paper"), body)
+    return table(head + ["verified"] * judged, body)
+
+
+def machines(folder: str) -> str:
+    """Which rows were computed on which machine."""
+    run = read_run(HERE / folder)
+    found = computed_on(run.recipe, run.recipe.in_order(run.results))
+    return table(["rows", "computed on"], [[", ".join(labels), machine] for machine, labels in found])
 
 
 def privacy(folder: str) -> str:
@@ -70,7 +99,7 @@ def privacy(folder: str) -> str:
         cells += [number(row.metrics[key].value, 3) for key in ("ijsd", "ajsd")]
         cells += [number(row.metrics[key].value) for key in ("js_ratio", "irr")]
         cells += [
-            f"{number(row.paper[key])} / {number(row.published[key].value)}"
+            f"{number(row.paper[key]) if row.paper else '–'} / {number(row.published[key].value)}"
             for key in ("ijsd", "ajsd", "js_ratio", "irr")
         ]
         body.append(cells)
@@ -96,13 +125,13 @@ def order(folders: str) -> str:
     """The methods by ACC, in the paper and in each run, and how far the two orders agree (Spearman), excluding Ind."""
     body = []
     for folder in folders.split(", "):
-        rivals = [row for row in rows(folder) if not row.about.upper_bound]
-        ours, printed = [row.metrics["acc"].value for row in rivals], [row.paper["acc"] for row in rivals]
+        rivals = [row for row in rows(folder) if row.paper and not row.about.upper_bound]
+        ours, theirs = [row.metrics["acc"].value for row in rivals], [row.paper["acc"] for row in rivals]
         orders = [
             " > ".join(row.label for _, row in sorted(zip(values, rivals), key=lambda pair: -pair[0]))
-            for values in (printed, ours)
+            for values in (theirs, ours)
         ]
-        ranks = [np.argsort(np.argsort(values)) for values in (printed, ours)]
+        ranks = [np.argsort(np.argsort(values)) for values in (theirs, ours)]
         agreement = float(np.corrcoef(*ranks)[0, 1])
         body.append([folder, *orders, number(agreement)])
     return table(["run", "the paper's order by ACC", "ours", "rank correlation"], body)
@@ -131,8 +160,7 @@ def scenarios(folder: str) -> str:
     body = []
     for row in summarise(short):
         last = 100 * whole.results[row.method].accuracy[-1].mean(axis=0)
-        printed = f"{number(row.paper['acc'])} ± {number(row.paper['acc_std'])}" if row.paper else "–"
-        cells = [printed, spread(row.metrics["acc"]), spread(row.metrics[CLASS_INCREMENTAL])]
+        cells = [printed(row.paper, "acc"), spread(row.metrics["acc"]), spread(row.metrics[CLASS_INCREMENTAL])]
         cells += [
             spread(Estimate(float(last.mean()), deviation(last))),
             spread(every[row.method].metrics[CLASS_INCREMENTAL]),
@@ -150,7 +178,7 @@ def scenarios(folder: str) -> str:
 def made(page: str) -> str:
     """The page with its tables made anew."""
     kinds = {"learning": learning, "privacy": privacy, "ablation": ablation, "order": order}
-    kinds |= {"people": people, "scenarios": scenarios}
+    kinds |= {"machines": machines, "people": people, "scenarios": scenarios}
     return BLOCK.sub(lambda match: match[1] + kinds[match[2]](match[3]) + match[4], page)
 
 

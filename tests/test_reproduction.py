@@ -82,13 +82,13 @@ def test_the_table_in_the_readme_is_an_excerpt_of_the_run():
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_a_run_can_be_read_and_names_no_place_on_any_machine(folder):
     run = read_run(folder)
-    assert run.missing == []
+    for method in run.missing:  # a run that takes days may be committed when some of its jobs are done
+        assert list(folder.glob(f"jobs/{method}--*.safetensors")), method
     for path in [folder / "run.json", *folder.glob("results/*.json")]:
         text = path.read_text(encoding="utf-8")
         json.loads(text)
-        assert "/home/" not in text
-        assert "/tmp/" not in text
-        assert "/work/" not in text
+        for place in ("/home/", "/root/", "/tmp/", "/work/"):
+            assert place not in text
 
 
 def rows_of(run):
