@@ -3,12 +3,14 @@
 import io
 import multiprocessing
 import os
+import platform
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from rich.console import Console
 from test_bench_run import metrics_in, tiny
 
@@ -21,6 +23,7 @@ from clpu.runs.engine import Event
 from clpu.runs.folder import RunFolder
 from clpu.runs.jobs import checkpoint_of, file_of, write_arrays
 from clpu.state import State
+from clpu.workers.processes import Process, end
 
 REQUESTS = "1R 2T 3R 2F"
 
@@ -173,6 +176,37 @@ def test_nice_workers_run_at_the_lowest_priority(tmp_path):
     assert engine.run_jobs([job], plan.data, tmp_path, 1, lambda event: None, write_niceness, nice=True) == {}
     assert safetensors.numpy.load_file(file_of(tmp_path, job))["nice"].tolist() == [19, 19]
     assert os.nice(0) == before
+
+
+def page_faults():
+    """Count the page faults of allocating and freeing 128 MiB as training does, after the first rounds."""
+    import resource
+
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        activations = [torch.ones(2**21) for _ in range(16)]
+        del activations
+        count = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return count
+
+
+def send_page_faults(connection):
+    connection.send(page_faults())
+
+
+def write_page_faults(job, data, path, progress):
+    write_arrays(path, {"faults": np.array([page_faults()])}, {})
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_a_worker_keeps_the_memory_that_a_step_freed(tmp_path):
+    """With pages of 4 KiB, 32,768 faults otherwise; with huge pages, 64."""
+    plan = planned("seq")
+    job = plan.jobs["seq"][0]
+    assert engine.run_jobs([job], plan.data, tmp_path, 1, lambda event: None, write_page_faults, nice=True) == {}
+    other = Process(send_page_faults)
+    assert other.receive() > 4 * int(safetensors.numpy.load_file(file_of(tmp_path, job))["faults"][0])
+    end([other])
 
 
 def test_progress_and_time_left_survive_a_restart(monkeypatch):
