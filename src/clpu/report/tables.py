@@ -94,9 +94,10 @@ def caveats(run: Run, rows: Sequence[Row]) -> list[str]:
         ]
     if any(row.paper for row in rows):
         if recipe.profile != "paper":
-            notes.append(
-                f"Profile {recipe.profile} trains less than the paper did; differences from its numbers are expected."
-            )
+            smaller = "trains less than the paper did"
+            if recipe.profile == "medium":
+                smaller = "has a narrower network than the paper's"
+            notes.append(f"Profile {recipe.profile} {smaller}; differences from its numbers are expected.")
         elif recipe.overrides:
             notes.append(f"Not the paper's settings: {', '.join(recipe.overrides)}.")
         if recipe.requests != "1R 2T 3T 4R 2R 3F 5T 5F":
