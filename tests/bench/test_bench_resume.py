@@ -23,6 +23,7 @@ from clpu.runs.engine import Event
 from clpu.runs.folder import RunFolder
 from clpu.runs.jobs import checkpoint_of, file_of, write_arrays
 from clpu.state import State
+from clpu.threads import computing_with
 from clpu.workers.processes import Process, end
 
 REQUESTS = "1R 2T 3R 2F"
@@ -152,7 +153,7 @@ def test_a_run_whose_worker_is_killed_resumes_inside_the_job(tmp_path):
 
     failures = run(plan, tmp_path / "killed", workers=2, listener=kill_after_two)
     assert any("SIGKILL" in reason for reason in failures.values())
-    with RunFolder(tmp_path / "killed", BENCHMARK) as folder:
+    with RunFolder(tmp_path / "killed", BENCHMARK) as folder, computing_with(2):  # whatever the caller computes with
         folder.resume(plan)
         begun = dict(folder.begun)
     assert begun["clpu-der++--actual--0"] >= 2

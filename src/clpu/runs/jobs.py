@@ -22,6 +22,7 @@ from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
 from clpu.requests import Instruction, Request, Scope, Stream
 from clpu.state import Leaf
+from clpu.threads import computing_with
 
 T = TypeVar("T")
 
@@ -203,7 +204,9 @@ def requests_done(path: Path, job: Job) -> int:
     with suppress(BadRun):
         _, metadata = _read(checkpoint_of(path))
         by = _checked(metadata, path, job)
-        if by is not None and by.key == machine.here(job.device).key:
+        with computing_with(job.threads):  # as a worker does
+            here = machine.here(job.device)
+        if by is not None and by.key == here.key:
             return len(jsonfile.decode(metadata.get("facts", ""), Timed, path).seconds)
     return 0
 
