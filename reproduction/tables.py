@@ -23,13 +23,14 @@ from clpu.report.paper import tables as paper_tables
 from clpu.report.summary import CLASS_INCREMENTAL, Estimate, Row, deviation, summarise
 from clpu.report.tables import profile
 from clpu.results import read_run
+from clpu.runs.recipe import method_of
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "REPRODUCTION.md"
 BLOCK = re.compile(r"(<!-- (\w+): ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: What `verified` means, in points: at least this, or twice the paper's standard deviation.
 TOLERANCE = 0.7
-#: The profiles whose rows are verified or not; with the others, accuracies are not the paper's.
+#: Profiles whose rows get a verdict; the others train too little to reach the paper's accuracy.
 JUDGED = ("paper", "medium")
 FORGETS = {"nothing": "nothing", "temporary": "temporary tasks", "tasks": "any task", "records": "any record"}
 
@@ -48,7 +49,7 @@ def spread(estimate: Estimate) -> str:
 
 
 def printed(paper: Mapping[str, float], key: str) -> str:
-    """The paper's value; a dash for a method that it does not have."""
+    """The paper's value; a dash if it does not have the method."""
     return f"{number(paper[key])} ± {number(paper[f'{key}_std'])}" if paper else "–"
 
 
@@ -63,7 +64,7 @@ def verified(row: Row) -> str:
 
 
 def learning(folder: str) -> str:
-    """ACC and FM next to the paper's; for methods that are not finished, how many of their jobs are."""
+    """ACC and FM next to the paper's; for unfinished methods, the number of finished jobs."""
     run = read_run(HERE / folder)
     judged = profile(run.recipe) in JUDGED
     body = []
@@ -75,9 +76,7 @@ def learning(folder: str) -> str:
         body.append(cells + [verified(row)] * judged)
     for method in run.recipe.in_order(run.missing):
         paper = paper_tables().get((run.recipe.benchmark, method), {})
-        done = len(list((HERE / folder / "jobs").glob(f"{method}--*.safetensors")))
-        total = len(run.recipe.seeds) + len(run.recipe.counterfactual_seeds)
-        ours = f"{done} of {total} jobs done"
+        ours = f"{sum(method_of(job) == method for job in run.recipe.jobs)} jobs done"
         cells = [run.recipe.about(method).label, printed(paper, "acc"), ours, "", printed(paper, "fm"), "", ""]
         body.append(cells + [""] * judged)
     head = ["method", "ACC paper", "ours", "difference", "FM paper", "ours", "difference"]

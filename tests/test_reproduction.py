@@ -4,13 +4,17 @@ import csv
 import importlib.util
 import json
 import re
+import shutil
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from clpu.report.paper import tables as printed
 from clpu.results import read_run
+from clpu.runs.recipe import method_of
 
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
@@ -23,7 +27,7 @@ def script(name):
     return module
 
 
-tables, figure = script("tables"), script("figure")
+tables, figure, strengths = script("tables"), script("figure"), script("strength_choices")
 
 RUNS = sorted(path.parent for path in (ROOT / "reproduction").rglob("run.json"))
 
@@ -43,6 +47,15 @@ def test_a_changed_figure_would_be_noticed(monkeypatch, tmp_path, capsys):
     assert tables.main(["--check"]) == 1
     assert tables.main([]) == 0
     assert changed.read_text(encoding="utf-8") == page
+
+
+def test_unfinished_methods_are_listed_with_their_finished_jobs(monkeypatch, tmp_path):
+    shutil.copytree(ROOT / "reproduction" / "rot-mnist-paper", tmp_path / "run")
+    (tmp_path / "run" / "results" / "er.json").unlink()
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    lines = tables.learning("run").splitlines()
+    assert lines[-1].startswith("| ER | 95.12 ± 0.18 | 2 jobs done |")
+    assert len({line.count("|") for line in lines}) == 1
 
 
 def test_the_figure_is_up_to_date():
@@ -82,13 +95,40 @@ def test_the_table_in_the_readme_is_an_excerpt_of_the_run():
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)
 def test_a_run_can_be_read_and_names_no_place_on_any_machine(folder):
     run = read_run(folder)
-    for method in run.missing:  # a run that takes days may be committed when some of its jobs are done
-        assert list(folder.glob(f"jobs/{method}--*.safetensors")), method
+    for job in run.recipe.jobs:  # a run that takes days may be committed unfinished, with the jobs that are done
+        assert method_of(job) not in run.missing or (folder / "jobs" / f"{job}.safetensors").is_file(), job
     for path in [folder / "run.json", *folder.glob("results/*.json")]:
         text = path.read_text(encoding="utf-8")
         json.loads(text)
         for place in ("/home/", "/root/", "/tmp/", "/work/"):
             assert place not in text
+
+
+def few_images():
+    """48 images of two classes."""
+    draw = np.random.default_rng(0)
+    return SimpleNamespace(x=draw.integers(0, 256, (48, 3, 8, 8), dtype=np.uint8), y=np.arange(48) % 2)
+
+
+def test_strengths_are_tried_on_held_out_training_images_and_rows_are_computed_once(monkeypatch, tmp_path, capsys):
+    made = [SimpleNamespace(name=name, train=few_images(), mean=(0.5,) * 3, std=(0.5,) * 3) for name in "124"]
+    monkeypatch.setattr(strengths, "tasks", lambda benchmark: made)
+    monkeypatch.setattr(strengths, "HELD_OUT", 16)
+    monkeypatch.setattr(strengths, "OUT", tmp_path / "choices.csv")
+    x, y, held_out, _ = strengths.split("split-cifar10", None)[0]["1"]
+    assert (len(x), len(y)) == (32, 32)
+    assert np.array_equal(held_out.numpy(), made[0].train.x[32:])
+    call = ["split-cifar10", "ewc", "500", "5", "--seeds", "1"]
+    for changed in ("width=1", "epochs=1", "mixed_precision=false"):
+        call += ["--set", changed]
+    strengths.main(call)
+    text = (tmp_path / "choices.csv").read_text(encoding="utf-8")
+    found = list(csv.DictReader(text.splitlines()))
+    assert [(row["method"], row["strength"], row["seed"]) for row in found] == [("ewc", "500", "0"), ("ewc", "5", "0")]
+    assert all(0 <= float(row[f"task {task}"]) <= 100 for row in found for task in "124")
+    monkeypatch.setattr(strengths, "split", None)
+    strengths.main(call)
+    assert (tmp_path / "choices.csv").read_text(encoding="utf-8") == text
 
 
 def rows_of(run):

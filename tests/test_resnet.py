@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+from clpu.networks.resnet import Block
 
 WIDTHS = range(1, 33)
 
@@ -64,3 +68,23 @@ def test_gradients_in_channels_last_layout_are_those_in_float64_for_every_width(
     errors = json.loads(done.stdout)
     assert len(errors) > len(WIDTHS)
     assert {name: e for name, e in errors.items() if not e < 1e-4} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(8, 8), (7, 5), (1, 1)])
+def test_a_strided_shortcut_sees_every_second_row_and_column(dtype, size):
+    seen = []
+    block = Block(3, 6, 2).to(dtype).eval()
+    block.shortcut[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    x = torch.randn(4, 3, *size).to(dtype).contiguous(memory_format=torch.channels_last)
+    block(x)
+    assert torch.equal(seen[0], x[:, :, ::2, ::2])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_stay_in_channels_last_layout(stride):
+    """Otherwise every layer before a block would convert them."""
+    block = nn.Sequential(Block(20, 40, stride)).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 20, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
+    (gradient,) = torch.autograd.grad(block(x).square().sum(), x)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)

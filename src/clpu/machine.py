@@ -103,12 +103,17 @@ def _short(text: str | None) -> str:
     return "not set" if text is None else text[:8] if _SHA256.fullmatch(text) else text
 
 
-def here(device: str = "cpu") -> Machine:
-    """Describe this machine, with the thread count that torch has in this thread."""
+def here(device: str = "cpu", threads: int | None = None) -> Machine:
+    """Describe this machine, computing with that many threads; by default, as many as torch has in this thread."""
     import numpy
     import torch
 
     import clpu
+    from clpu.threads import computing_with
+
+    if threads is not None:
+        with computing_with(threads):
+            return here(device)
 
     capability = torch.backends.cpu.get_cpu_capability()
     libraries = {"mkl": r"Math Kernel Library Version (\d[\d.]*)", "onednn": r"(?:MKL-DNN|oneDNN) v(\d[\d.]*)"}

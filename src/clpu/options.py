@@ -21,7 +21,7 @@ Benchmark = Annotated[
 Methods = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads the annotation on Python 3.10 too
     typer.Option(
-        help="Methods to run, comma-separated or repeated, in this order; see `clpu methods`.", show_default="all"
+        help="Methods to run, in this order; comma-separated or repeated. See `clpu methods`.", show_default="all"
     ),
 ]
 ProfileName = Annotated[

@@ -13,7 +13,6 @@ from clpu.audit.api import audit
 from clpu.audit.page import page
 from clpu.audit.tables import markdown
 from clpu.errors import BadRun
-from clpu.runs import engine
 from clpu.runs.jobs import file_of
 
 ELSEWHERE = "ab" * 32
@@ -41,7 +40,7 @@ def differently(monkeypatch):
 def test_every_job_records_what_computed_it(started):
     recipe = auditing.read_audit(started).recipe
     assert sorted(recipe.jobs) == sorted(probe.name for probe in planned("ind").jobs["ind"])
-    assert recipe.machines_of("ind") == [engine.here("cpu")]
+    assert recipe.machines_of("ind") == [machine.here("cpu", 1)]
 
 
 def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(folder, differently):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from test_bench_run import metrics_in, tiny
 
+from clpu import machine
 from clpu.bench.run import run
 from clpu.methods import METHODS, plugins
-from clpu.runs import engine
 from clpu.runs.recipe import read_recipe
 
 pytestmark = pytest.mark.ray
@@ -69,7 +69,7 @@ def test_workers_record_what_computes_and_join_a_run_of_a_machine_that_computes_
     assert run(tiny(), tmp_path, 2, performer=cluster.run_jobs, elsewhere=True) == {}
     recipe = read_recipe(tmp_path)
     assert len(recipe.jobs) == 4
-    assert {made.key for made in recipe.machines} == {engine.here("cpu").key}
+    assert {made.key for made in recipe.machines} == {machine.here("cpu", 1).key}
 
 
 def test_a_users_method_reaches_the_cluster(cluster, tmp_path):

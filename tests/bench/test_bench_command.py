@@ -50,16 +50,17 @@ def test_methods_run_in_the_order_in_which_they_were_asked_for(called):
     assert done == ["seq", "seq", "clpu-der++", "clpu-der++"]
 
 
-def test_if_all_methods_are_asked_for_the_costliest_runs_first(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("asked", "first"), [([], []), (["--methods", "seq,ind,seq,all"], ["seq", "ind"])])
+def test_with_all_methods_the_costliest_runs_first_after_those_that_are_named(tmp_path, monkeypatch, asked, first):
     ran = []
     monkeypatch.setattr(engine, "run_jobs", lambda jobs, *_, **__: ran.extend(jobs) or {})
     monkeypatch.chdir(tmp_path)
-    CliRunner().invoke(app, ["bench", "--profile", "smoke", "--seeds", "1"])
-    costs = [
-        sum(sum(job.costs()) for job in ran if job.method == name) for name in dict.fromkeys(j.method for j in ran)
-    ]
-    assert len(costs) > 8
-    assert costs == sorted(costs, reverse=True)
+    CliRunner().invoke(app, ["bench", "--profile", "smoke", "--seeds", "1", *asked])
+    order = list(dict.fromkeys(job.method for job in ran))
+    costs = [sum(sum(job.costs()) for job in ran if job.method == name) for name in order]
+    assert order[: len(first)] == first
+    assert len(order) > 8
+    assert costs[len(first) :] == sorted(costs[len(first) :], reverse=True)
 
 
 def test_the_same_command_again_only_reports(called):

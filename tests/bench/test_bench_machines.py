@@ -72,7 +72,7 @@ def without_record(folder):
 def test_every_job_records_what_computed_it(started):
     recipe = read_run(started).recipe
     assert sorted(recipe.jobs) == sorted(job.name for job in tiny(("seq",)).jobs["seq"])
-    assert recipe.machines_of("seq") == [engine.here("cpu")]
+    assert recipe.machines_of("seq") == [machine.here("cpu", 1)]
 
 
 def test_results_are_never_there_without_the_record_of_what_computed_them(tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_machine_that_computes_differently_is_refused_and_changes_nothing(fold
 def test_another_thread_count_or_version_is_refused(folder, monkeypatch):
     here = machine.here
     for change in ({"threads": 3}, {"versions": {**here().versions, "numpy": "0.1"}}):
-        monkeypatch.setattr(machine, "here", lambda device, change=change: replace(here(device), **change))
+        monkeypatch.setattr(machine, "here", lambda *where, change=change: replace(here(*where), **change))
         with pytest.raises(
             BadRun, match=f"{'threads' if 'threads' in change else 'numpy'}: .* \\(existing\\), .* \\(this machine\\)"
         ):
@@ -173,7 +173,7 @@ def test_a_mixture_that_was_asked_for_is_in_the_recipe_and_in_every_report(folde
 
 def test_a_run_of_one_machine_says_nothing_of_mixtures(started):
     assert not any("different machines" in text for text in tables(started).values())
-    assert engine.here("cpu").describe() in tables(started)["report.html"]
+    assert machine.here("cpu", 1).describe() in tables(started)["report.html"]
 
 
 def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):

@@ -237,6 +237,29 @@ class TestSeveralRuns:
         assert "The runs have the same recipe" in page([group, group])
 
 
+@pytest.mark.parametrize(
+    ("profile", "overrides", "said"),
+    [
+        ("paper", (), []),
+        ("medium", (), ["Profile medium uses a narrower network than the paper, so numbers may differ."]),
+        ("medium", ("width=64",), ["Not the paper's settings: width=64."]),
+        (
+            "medium",
+            ("epochs=1",),
+            [
+                "Profile medium uses a narrower network than the paper, so numbers may differ.",
+                "Not the paper's settings: epochs=1.",
+            ],
+        ),
+        ("small", (), ["Profile small trains less than the paper did; differences from its numbers are expected."]),
+    ],
+)
+def test_a_smaller_profile_says_how_it_differs_from_the_paper(paper_run, profile, overrides, said):
+    run = replace(paper_run, recipe=replace(paper_run.recipe, profile=profile, overrides=overrides))
+    notes = [text for text in tables.caveats(run, summarise(run)) if "paper" in text and "requests" not in text]
+    assert notes == said
+
+
 def test_a_profile_that_was_changed_is_never_shown_as_the_profile_itself(paper_run):
     run = replace(paper_run, recipe=replace(paper_run.recipe, overrides=("epochs=1", "er.memory=5")))
     rows = summarise(run)

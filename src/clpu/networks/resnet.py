@@ -13,8 +13,9 @@ class Block(nn.Module):
     The shortcut of a block with a stride leaves out rows and columns itself instead of leaving that to its 1×1
     convolution. That is the same function, but the weight gradient of a strided 1×1 convolution in channels-last
     layout writes beyond its buffer in oneDNN (its issue 6035; torch 2.13 has it): with AVX2 below 8 input channels,
-    with AVX-512 below 16 if images are large. Pooling windows of one pixel does that without changing a bit, and
-    keeps gradients in channels-last layout; those of a slice are not, which slows down the layers before it.
+    with AVX-512 below 16 if images are large. Rows and columns are dropped by pooling with a 1×1 window. It gives the
+    same values as slicing, but the gradient stays in channels-last layout; the gradient of a slice does not, which
+    slows down the layers before it.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:

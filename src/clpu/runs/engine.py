@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from clpu import machine
 from clpu.agent import Progress
 from clpu.errors import Error
 from clpu.methods import plugins
@@ -25,7 +24,7 @@ from clpu.runs.jobs import Job, Report, TaskData, file_of
 from clpu.threads import computing_with
 from clpu.workers.processes import Process, end
 
-#: What glibc's mallopt calls its options.
+#: Options of glibc's mallopt (malloc.h).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 #: A worker reports its progress once per this many steps.
 STEPS_PER_REPORT = 25
@@ -48,12 +47,6 @@ Listener = Callable[[Event], None]
 
 #: Performs a job and saves it: work(job, data, path, progress). Worker processes import it by its name.
 Work = Callable[[Any, Sequence[TaskData], Path, Report], None]
-
-
-def here(device: str, threads: int = 1) -> machine.Machine:
-    """Describe this machine as the workers of `run_jobs` use it."""
-    with computing_with(threads):
-        return machine.here(device)
 
 
 def run_jobs(
@@ -179,11 +172,12 @@ def _lower_priority() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep what a step frees, for the next step; otherwise each step faults a thousand pages in again."""
+    """Tell glibc to keep freed memory for the next step; otherwise each step causes about 1,000 page faults."""
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # as far as it can be raised
+        # Either option stops glibc from adjusting both by itself, so it is both or none; 2**25 is the maximum.
+        if mallopt(M_MMAP_THRESHOLD, 2**25):
+            mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def in_shared_memory(task: TaskData) -> TaskData:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 
-from clpu import jsonfile
+from clpu import jsonfile, machine
 from clpu.errors import BadRun
 from clpu.machine import Machine
 from clpu.methods import METHODS
@@ -116,7 +116,7 @@ class RunFolder(Generic[R]):
         self.begun = {job.name: requests_done(file_of(self._jobs, job), job) for job in self.left}
         self._origins = read_origins(existing or plan.recipe, self.results, done, mix)
         if self.left and not elsewhere:
-            self._origins.check(engine.here(self.left[0].device, self.left[0].threads), self.path)
+            self._origins.check(machine.here(self.left[0].device, self.left[0].threads), self.path)
 
     def execute(
         self,
@@ -125,7 +125,7 @@ class RunFolder(Generic[R]):
         performer: Callable[..., dict[str, str]] = engine.run_jobs,
         order: Sequence[str] = (),
     ) -> dict[str, str]:
-        """Run the jobs that are left, those of the methods in `order` first. Returns {job or method name: error}."""
+        """Run the remaining jobs, starting with the methods in `order`. Returns {job or method name: error}."""
         if not self._lock.is_locked:
             self._claim()
             if has_recipe(self.path):
@@ -217,7 +217,7 @@ class RunFolder(Generic[R]):
                     done[job.name] = computed_by(file_of(self._jobs, job), job)
             twins = [job for job in of_method if job.twin]
             if any(job.name not in done for job in twins):
-                here = engine.here(twins[0].device, twins[0].threads).key
+                here = machine.here(twins[0].device, twins[0].threads).key
                 for job in twins:
                     if (by := done.get(job.name)) is None or by.key != here:
                         done.pop(job.name, None)

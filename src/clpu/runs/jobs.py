@@ -22,7 +22,6 @@ from clpu.io import canonical, sha256, write_atomically
 from clpu.methods import METHODS, Method
 from clpu.requests import Instruction, Request, Scope, Stream
 from clpu.state import Leaf
-from clpu.threads import computing_with
 
 T = TypeVar("T")
 
@@ -126,9 +125,9 @@ class Timed:
 
 
 def in_order(jobs: Sequence[Job], methods: Sequence[str] = ()) -> list[Job]:
-    """Method by method, so that an interrupted run has complete results, the costliest jobs of each first.
+    """Sort jobs by method, so that an interrupted run has complete results; within a method, the costliest first.
 
-    Methods come in the order given, the others after them: the costliest first, so that none is last.
+    Those of `methods` come first, in that order; then the others, the costliest first, so that no long job starts last.
     """
     total: dict[str, float] = {}
     for job in jobs:
@@ -204,9 +203,7 @@ def requests_done(path: Path, job: Job) -> int:
     with suppress(BadRun):
         _, metadata = _read(checkpoint_of(path))
         by = _checked(metadata, path, job)
-        with computing_with(job.threads):  # as a worker does
-            here = machine.here(job.device)
-        if by is not None and by.key == here.key:
+        if by is not None and by.key == machine.here(job.device, job.threads).key:
             return len(jsonfile.decode(metadata.get("facts", ""), Timed, path).seconds)
     return 0
 
