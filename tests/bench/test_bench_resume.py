@@ -90,7 +90,9 @@ def test_a_finished_job_leaves_no_checkpoint(tmp_path):
     assert checkpoint.is_file()
     measure(job, plan.data, path, lambda number, step: None)
     assert not checkpoint.exists()
-    same(load(path, job), perform(job, plan.data))
+    finished = load(path, job)
+    same(finished, perform(job, plan.data))
+    assert finished.state == b""
 
 
 def cut(path):

@@ -81,8 +81,8 @@ def perform(
     accuracy = np.zeros((max(1, len(stream)), len(data), len(job.seeds)))
     agent, result = job.agent(method), JobResult(accuracy, {}, Cost())
     if checkpoint is not None and (found := _resumed(checkpoint, job)):
-        result = found
-        agent = Agent.from_state(result.state, method=method, device=job.device, threads=job.threads)
+        agent = Agent.from_state(found.state, method=method, device=job.device, threads=job.threads)
+        result = replace(found, state=b"")  # a finished job does not keep it
     outputs, cost, examiner = result.outputs, result.cost, _Examiner(agent)
     staying = {task.name: _staying(task, job.leaving) for task in data}
     for number, request in enumerate(stream, 1) if len(stream) else [(0, None)]:
