@@ -3,14 +3,13 @@
 import io
 import multiprocessing
 import os
-import platform
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 from rich.console import Console
 from test_bench_run import metrics_in, tiny
 
@@ -24,7 +23,6 @@ from clpu.runs.folder import RunFolder
 from clpu.runs.jobs import checkpoint_of, file_of, write_arrays
 from clpu.state import State
 from clpu.threads import computing_with
-from clpu.workers.processes import Process, end
 
 REQUESTS = "1R 2T 3R 2F"
 
@@ -181,39 +179,19 @@ def test_nice_workers_run_at_the_lowest_priority(tmp_path):
     assert os.nice(0) == before
 
 
-def page_faults():
-    """Count the page faults of allocating and freeing 128 MiB as training does, after the first rounds."""
-    import resource
-
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        activations = [torch.ones(2**21) for _ in range(16)]
-        del activations
-        count = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    return count
+@pytest.mark.parametrize(("accepted", "options"), [(1, [-3, -1]), (0, [-3])], ids=["glibc", "limit refused"])
+def test_freed_memory_is_kept_with_both_options_or_none(monkeypatch, accepted, options):
+    """One alone would stop glibc from adjusting the other, and make things worse."""
+    called = []
+    libc = SimpleNamespace(mallopt=lambda option, value: called.append(option) or accepted)
+    monkeypatch.setattr(engine.ctypes, "CDLL", lambda name: libc)
+    engine.keep_freed_memory()
+    assert called == options
 
 
-def send_page_faults(connection):
-    connection.send(page_faults())
-
-
-def write_page_faults(job, data, path, progress):
-    write_arrays(path, {"faults": np.array([page_faults()])}, {})
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_a_worker_keeps_the_memory_that_a_step_freed(tmp_path, monkeypatch):
-    """Otherwise: about 32,768 faults with pages of 4 KiB, 64 with huge pages."""
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES", "LD_PRELOAD"):
-        monkeypatch.delenv(name, raising=False)
-    plan = planned("seq")
-    job = plan.jobs["seq"][0]
-    assert engine.run_jobs([job], plan.data, tmp_path, 1, lambda event: None, write_page_faults, nice=True) == {}
-    default = Process(send_page_faults)
-    try:
-        assert default.receive() > 4 * int(safetensors.numpy.load_file(file_of(tmp_path, job))["faults"][0])
-    finally:
-        end([default])
+def test_a_system_without_mallopt_computes_all_the_same(monkeypatch):
+    monkeypatch.setattr(engine.ctypes, "CDLL", lambda name: SimpleNamespace())
+    engine.keep_freed_memory()
 
 
 def test_progress_and_time_left_survive_a_restart(monkeypatch):
