@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from clpu.networks.resnet import Block
 
@@ -84,7 +83,7 @@ def test_a_strided_shortcut_sees_every_second_row_and_column(dtype, size):
 @pytest.mark.parametrize("stride", [1, 2])
 def test_gradients_stay_in_channels_last_layout(stride):
     """Otherwise every layer before a block would convert them."""
-    block = nn.Sequential(Block(20, 40, stride)).to(memory_format=torch.channels_last)
+    block = Block(20, 40, stride).to(memory_format=torch.channels_last)
     x = torch.randn(4, 20, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
     (gradient,) = torch.autograd.grad(block(x).square().sum(), x)
     assert gradient.is_contiguous(memory_format=torch.channels_last)
