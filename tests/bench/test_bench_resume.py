@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import os
+import platform
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from rich.console import Console
 from test_bench_run import metrics_in, tiny
 
@@ -187,6 +189,27 @@ def test_freed_memory_is_kept_with_both_options_or_none(monkeypatch, accepted, o
     monkeypatch.setattr(engine.ctypes, "CDLL", lambda name: libc)
     engine.keep_freed_memory()
     assert called == options
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def write_bytes_given_back(job, data, path, progress):
+    """Allocate 128 MiB, and write down how much of it goes back to the system when it is freed."""
+    activations = [torch.ones(2**21) for _ in range(16)]
+    before = resident_bytes()
+    del activations
+    write_arrays(path, {"given back": np.array([before - resident_bytes()])}, {})
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_a_worker_keeps_the_memory_that_a_step_freed(tmp_path, monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)  # a different malloc, perhaps
+    plan = planned("seq")
+    job = plan.jobs["seq"][0]
+    assert engine.run_jobs([job], plan.data, tmp_path, 1, lambda event: None, write_bytes_given_back, nice=True) == {}
+    assert safetensors.numpy.load_file(file_of(tmp_path, job))["given back"][0] < 2**24
 
 
 def test_a_system_without_mallopt_computes_all_the_same(monkeypatch):
