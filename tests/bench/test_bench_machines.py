@@ -176,6 +176,24 @@ def test_a_run_of_one_machine_says_nothing_of_mixtures(started):
     assert machine.here("cpu", 1).describe() in tables(started)["report.html"]
 
 
+def test_a_cpu_that_computes_alike_is_named_without_a_warning(tmp_path):
+    work = tiny(("seq",))
+    here = machine.cpu(full=True)
+
+    def performer(jobs, data, scratch, workers, listener, work):
+        with pytest.MonkeyPatch.context() as patch:
+            failures = engine.run_jobs(jobs[:1], data, scratch, 1, listener, work)
+            patch.setattr(machine, "cpu", lambda full=False: "Another CPU")
+            return failures | engine.run_jobs(jobs[1:], data, scratch, 1, listener, work)
+
+    assert run(work, tmp_path, performer=performer, elsewhere=True) == {}
+    told = tables(tmp_path)
+    assert not any("different machines" in text for text in told.values())
+    assert "machines that compute differently" not in told["table.tex"]
+    for cpu in (here, "Another CPU"):
+        assert f"part of Seq: {cpu}" in told["report.html"]
+
+
 def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(machine, "fingerprint", lambda: ELSEWHERE)

@@ -11,33 +11,34 @@ NOT_RECORDED = "not recorded"
 
 
 def computed_on(recipe: Recipe, methods: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Describe each machine and list the methods that it computed; machines that compute alike count as one.
+    """Describe each machine and list the methods that it computed; machines of one CPU that compute alike count as one.
 
     If there are several, only the versions in which they differ are named. A method whose jobs ran on several machines
     is listed with each of them, as `part of …`.
     """
-    machines: dict[str, Machine | None] = {}
-    computed: dict[str, list[str]] = {}
+    machines: dict[tuple[str, str], Machine | None] = {}
+    computed: dict[tuple[str, str], list[str]] = {}
     for method in methods:
-        by_key = {machine.key if machine else "": machine for machine in recipe.machines_of(method)}
-        machines = {**by_key, **machines}
-        for key in by_key:
+        kinds = {(m.key, m.describe()) if m else ("", NOT_RECORDED): m for m in recipe.machines_of(method)}
+        machines = {**kinds, **machines}
+        for kind in kinds:
             label = recipe.about(method).label
-            computed.setdefault(key, []).append(f"part of {label}" if len(by_key) > 1 else label)
+            computed.setdefault(kind, []).append(f"part of {label}" if len(kinds) > 1 else label)
     versions = [machine.versions for machine in machines.values() if machine]
     differing = {name for one in versions for name in one if len({other.get(name) for other in versions}) > 1}
     only = differing if len(computed) > 1 else None
-    found = [(machines[key], labels) for key, labels in computed.items()]
+    found = [(machines[kind], labels) for kind, labels in computed.items()]
     return [(machine.describe(only) if machine else NOT_RECORDED, labels) for machine, labels in found]
 
 
 def mixture(recipe: Recipe, methods: Sequence[str]) -> str:
-    """Say which rows were computed on which machine; empty if all were computed on one."""
-    computed = computed_on(recipe, methods)
-    if len(computed) < 2:
+    """Say which rows were computed on which machine; empty if all were computed on machines that compute alike."""
+    keys = {key for method in methods for key in keys_of(recipe, method).split("+")}
+    if len(keys) < 2:
         return ""
     listed = ". ".join(
-        f"({number}) {', '.join(labels)}: {machine}" for number, (machine, labels) in enumerate(computed, 1)
+        f"({number}) {', '.join(labels)}: {machine}"
+        for number, (machine, labels) in enumerate(computed_on(recipe, methods), 1)
     )
     return f"Computed on different machines, so rows may differ for that reason alone. {listed}."
 
