@@ -176,22 +176,19 @@ def test_a_run_of_one_machine_says_nothing_of_mixtures(started):
     assert machine.here("cpu", 1).describe() in tables(started)["report.html"]
 
 
-def test_a_cpu_that_computes_alike_is_named_without_a_warning(tmp_path):
-    work = tiny(("seq",))
-    here = machine.cpu(full=True)
+def test_a_cpu_that_computes_alike_is_named_without_a_warning(folder):
+    def moved(recipe):
+        [first] = recipe["machines"]
+        recipe["machines"].append({**first, "facts": {**first["facts"], "CPU": "Another CPU"}})
+        recipe["jobs"][max(recipe["jobs"])] = 1
 
-    def performer(jobs, data, scratch, workers, listener, work):
-        with pytest.MonkeyPatch.context() as patch:
-            failures = engine.run_jobs(jobs[:1], data, scratch, 1, listener, work)
-            patch.setattr(machine, "cpu", lambda full=False: "Another CPU")
-            return failures | engine.run_jobs(jobs[1:], data, scratch, 1, listener, work)
-
-    assert run(work, tmp_path, performer=performer, elsewhere=True) == {}
-    told = tables(tmp_path)
+    edit(folder / "run.json", moved)
+    told = tables(folder)
     assert not any("different machines" in text for text in told.values())
     assert "machines that compute differently" not in told["table.tex"]
-    for cpu in (here, "Another CPU"):
+    for cpu in (machine.cpu(full=True), "Another CPU"):
         assert f"part of Seq: {cpu}" in told["report.html"]
+    assert "clpu source" in told["report.html"]
 
 
 def test_a_mixture_needs_the_flag_each_time(folder, monkeypatch):
