@@ -82,7 +82,7 @@ INSTEAD = {
     "clpu data get cifar10 cifar100": (NOTHING, DOWNLOADS),
     "clpu bench split-cifar10 --profile paper --device cuda": (NOTHING, NEEDS_GPU),
     "clpu bench split-cifar100 --profile paper --device cuda": (NOTHING, NEEDS_GPU),
-    "clpu bench split-cifar10 --profile medium --methods clpu-der++-scratch,er,lwf --nice --mix-machines "
+    "clpu bench split-cifar10 --profile medium --methods clpu-der++-scratch,er,lwf,ewc,lsf --nice --mix-machines "
     "--out reproduction/split-cifar10-medium": (NOTHING, "needs CIFAR-10, and trains for hours"),
     "pip install -e '.[ray]'": (NOTHING, NEEDS_RAY),
     "ray start --head": (NOTHING, NEEDS_RAY),
