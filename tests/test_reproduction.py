@@ -14,6 +14,7 @@ import pytest
 
 from clpu.report.paper import tables as printed
 from clpu.results import read_run
+from clpu.runs.profiles import profile
 
 ROOT = Path(__file__).parent.parent
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
@@ -167,6 +168,35 @@ def test_the_numbers_of_clpu_live_are_those_of_its_runs():
         for row in rows_of(f"{name}-live").values():
             assert f"| {row['acc']:.2f} ± {row['acc_std']:.2f} |" in ours
             assert f"| {row['fm']:.2f} ± {row['fm_std']:.2f} |" in ours
+
+
+def test_the_numbers_of_split_cifar10_at_medium_are_those_of_its_run():
+    rows = rows_of("split-cifar10-medium")
+    short = section("docs/clpu-live.md", "## What it reaches")
+    [line] = [line for line in short.splitlines() if line.startswith("| split CIFAR-10 at `medium`")]
+    for method in ("clpu-der++", "der++", "ind", "clpu-live"):
+        assert f"{rows[method]['acc']:.2f} / {rows[method]['fm']:.2f}".replace(" / 0.00", " / 0") in line
+    readme = " ".join(section("README.md", "# clpu").split())
+    for method, label in (("clpu-der++", "CLPU-DER++"), ("der++", "DER++"), ("clpu-live", "CLPU-Live")):
+        assert f"{rows[method]['acc']:.2f} ± {rows[method]['acc_std']:.2f} for {label}" in readme
+
+
+def test_the_chosen_strengths_are_the_best_of_those_that_were_tried():
+    text = section("REPRODUCTION.md", "### Strength of EWC and LSF")
+    with strengths.OUT.open(encoding="utf-8", newline="") as file:
+        tried = list(csv.DictReader(file))
+    for method in ("ewc", "lsf"):
+        mean = {
+            float(row["strength"]): statistics.mean(float(row[f"task {task}"]) for task in "124")
+            for row in tried
+            if row["method"] == method and row["task 1"]
+        }
+        best = max(mean, key=mean.__getitem__)
+        assert profile("split-cifar10", "medium").of_method[method] == {"strength": best}
+        [line] = [line for line in text.splitlines() if line.startswith(f"| {method.upper()} |")]
+        assert f"**{mean[best]:.2f}**" in line
+        assert all(f"{value:.2f}" in line for value in mean.values())
+        assert line.count("diverged") == sum(row["method"] == method and not row["task 1"] for row in tried)
 
 
 def test_the_ablation_of_clpu_live_is_what_its_rows_say():
